@@ -20,6 +20,7 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -389,7 +390,7 @@ def _reserve(queue: Any, start: Start, *, calls: int) -> Done:
     lane, now = queue._lane, SystemClock().monotonic  # noqa: SLF001 - below the API: what a put does now and then
     done = Done(began := start(), began)
     for _ in range(calls):
-        reserve(lane, 1)
+        portal.run(reserve(lane, 1))
     done.ended_s = now()
     return done
 

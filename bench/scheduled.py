@@ -22,6 +22,7 @@ from bench import report
 from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.repair.schedule import TURN_US
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Queue:
     @property
     def dropped(self) -> int:
         """How many buckets of ordinary messages repair has dropped for good."""
-        return self.queue._known_lane.read_pointers().repair  # noqa: SLF001 - what it is about
+        return portal.run(self.queue._known_lane.read_pointers()).repair  # noqa: SLF001 - what it is about
 
     def _timed(self, name: str, into: Side, act: Callable[[], object]) -> None:
         counts = self._client._session.counts  # noqa: SLF001 - its statements

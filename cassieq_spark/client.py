@@ -21,8 +21,8 @@ from cassieq_spark.queue import admin, guards
 from cassieq_spark.queue import labels as queue_labels
 from cassieq_spark.queue.find import QueueInfo, every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.inspect.pages import Spot
+from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
@@ -37,7 +37,7 @@ from cassieq_spark.repair.redrivable import by_place, listed
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven, RepairReport
 from cassieq_spark.repair.verify import verify
-from cassieq_spark.store import schema
+from cassieq_spark.store import portal, schema
 from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.store import Store
@@ -99,7 +99,7 @@ class Client(OfOneProcess):
             SchemaMissing, SchemaMismatch: It has none, or those of another release.
             StoreUnavailable, StoreTimeout: Cassandra does not answer.
         """
-        schema.check(self._session)
+        portal.run(schema.check(self._session))
 
     def bootstrap(self, replication: Mapping[str, object] | None = None) -> None:
         """Create the keyspace and its tables where missing, and check that the cluster fits.
@@ -118,7 +118,7 @@ class Client(OfOneProcess):
             SchemaMismatch: The tables have another version, or the cluster limits write timestamps,
                 which pointers need.
         """
-        schema.apply(self._session, replication, new_uuid=new_uuid)
+        portal.run(schema.apply(self._session, replication, new_uuid=new_uuid))
 
     def create_queue(
         self, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
@@ -148,8 +148,8 @@ class Client(OfOneProcess):
         given = arguments.labels(labels or {})
         texts = {key: text for key, text in given.items() if text is not None}
         arguments.check_labels(texts)
-        schema.check(self._session)
-        row, is_new = admin.create(self._store, checked, settings, texts)
+        portal.run(schema.check(self._session))
+        row, is_new = portal.run(admin.create(self._store, checked, settings, texts))
         return self._open(lane_of(self._store, row)), is_new
 
     def alter_queue(self, name: str, **settings: Any) -> Queue:
@@ -166,8 +166,10 @@ class Client(OfOneProcess):
             QueueExists: A setting cannot be changed, or dead-letter queues would form a cycle.
         """
         checked = queue_name(name)
-        schema.check(self._session)
-        return self._open(lane_of(self._store, admin.alter(self._store, checked, settings)))
+        portal.run(schema.check(self._session))
+        return self._open(
+            lane_of(self._store, portal.run(admin.alter(self._store, checked, settings)))
+        )
 
     def label_queue(self, name: str, labels: Mapping[str, str | None]) -> Queue:
         """Set labels of a queue: texts that programs keep with it, such as its owner.
@@ -183,8 +185,10 @@ class Client(OfOneProcess):
             UsageError: The queue lives in another data centre.
         """
         checked, changes = queue_name(name), arguments.labels(labels)
-        schema.check(self._session)
-        return self._open(lane_of(self._store, queue_labels.label(self._store, checked, changes)))
+        portal.run(schema.check(self._session))
+        return self._open(
+            lane_of(self._store, portal.run(queue_labels.label(self._store, checked, changes)))
+        )
 
     def queue(self, name: str) -> Queue:
         """Open a queue.
@@ -193,8 +197,8 @@ class Client(OfOneProcess):
             QueueNotFound: No queue has that name.
             UsageError: It lives in another data centre.
         """
-        schema.check(self._session)
-        return self._open(open_lane(self._store, queue_name(name)))
+        portal.run(schema.check(self._session))
+        return self._open(portal.run(open_lane(self._store, queue_name(name))))
 
     def delete_queue(
         self, name: str, *, force: bool = False, if_empty: bool = False, if_unused: bool = False
@@ -203,9 +207,11 @@ class Client(OfOneProcess):
 
         Arguments and errors are those of `Queue.delete`.
         """
-        schema.check(self._session)
-        lane = guards.delete(
-            self._store, queue_name(name), force=force, if_empty=if_empty, if_unused=if_unused
+        portal.run(schema.check(self._session))
+        lane = portal.run(
+            guards.delete(
+                self._store, queue_name(name), force=force, if_empty=if_empty, if_unused=if_unused
+            )
         )
         self._works.forget(lane)
 
@@ -214,8 +220,10 @@ class Client(OfOneProcess):
 
         With several data centres, each learns of a created or deleted queue a moment later.
         """
-        schema.check(self._session)
-        active = (row for row in every_row(self._store) if row.status is QueueStatus.ACTIVE)
+        portal.run(schema.check(self._session))
+        active = (
+            row for row in portal.run(every_row(self._store)) if row.status is QueueStatus.ACTIVE
+        )
         return [QueueInfo.of(row) for row in active]
 
     def repair(
@@ -249,20 +257,20 @@ class Client(OfOneProcess):
                 "full and dry_run exclude each other: a dry run does not look below the repair "
                 "pointers. Leave one out"
             )
-        schema.check(self._session)
+        portal.run(schema.check(self._session))
         names = None if queue is None else [queue_name(queue)]
         if dry_run:
-            return heal_dry_run(self._store, names, on_progress=on_progress)
-        return heal(self._store, names, is_full=full, on_progress=on_progress)
+            return portal.run(heal_dry_run(self._store, names, on_progress=on_progress))
+        return portal.run(heal(self._store, names, is_full=full, on_progress=on_progress))
 
     def repair_as_leader(self) -> RepairReport | None:
         """Run a repair pass over all queues; None if another process runs one as leader.
 
         Programs that all repair in the background call this one: one pass at a time is enough.
         """
-        schema.check(self._session)
+        portal.run(schema.check(self._session))
         with leading(self._store) as is_leader:
-            return heal(self._store, None, is_full=False) if is_leader else None
+            return portal.run(heal(self._store, None, is_full=False)) if is_leader else None
 
     def verify(
         self, queue: str | None = None, *, on_progress: OnProgress | None = None
@@ -276,9 +284,11 @@ class Client(OfOneProcess):
         Raises:
             QueueNotFound: The queue does not exist.
         """
-        schema.check(self._session)
-        lanes = lanes_of(self._store, None if queue is None else [queue_name(queue)])
-        return verify(self._store, lanes, has_all=queue is None, on_progress=on_progress)
+        portal.run(schema.check(self._session))
+        lanes = portal.run(lanes_of(self._store, None if queue is None else [queue_name(queue)]))
+        return portal.run(
+            verify(self._store, lanes, has_all=queue is None, on_progress=on_progress)
+        )
 
     def redrive(
         self,
@@ -322,8 +332,8 @@ class Client(OfOneProcess):
         arguments.check_where(where)
         wanted_count = None if at_most is None else arguments.count("at_most", at_most)
         target = None if to is None else queue_name(to)
-        schema.check(self._session)
-        lane = open_lane(self._store, queue_name(queue))
+        portal.run(schema.check(self._session))
+        lane = portal.run(open_lane(self._store, queue_name(queue)))
         wanted = RedriveRequest(
             ids=None if chosen is None else by_place(chosen, lane),
             where=where,
@@ -331,7 +341,7 @@ class Client(OfOneProcess):
             at_most=wanted_count,
             may=may,
         )
-        return redrive(lane, wanted, is_dry_run=dry_run, on_progress=on_progress)
+        return portal.run(redrive(lane, wanted, is_dry_run=dry_run, on_progress=on_progress))
 
     def browse(self, queue: str) -> Iterator[Message]:
         """Look at all visible messages of a queue, as `Queue.peek` does, one after the other.
@@ -343,8 +353,8 @@ class Client(OfOneProcess):
             QueueNotFound: The queue does not exist.
             StoreError: A part of it did not answer; raised after the messages of all other parts.
         """
-        schema.check(self._session)
-        return stats.browse(open_lane(self._store, queue_name(queue)))
+        portal.run(schema.check(self._session))
+        return portal.iterate(browse(portal.run(open_lane(self._store, queue_name(queue)))))
 
     def forget_sink(self, queue: str, sink_id: str) -> None:
         """Let a new checkpoint write under a sink id that an old one has used.
@@ -358,7 +368,9 @@ class Client(OfOneProcess):
             QueueNotFound: The queue does not exist.
         """
         checked = arguments.sink_id(sink_id)
-        transaction.forget(open_lane(self._store, queue_name(queue)), checked)
+        portal.run(
+            transaction.forget(portal.run(open_lane(self._store, queue_name(queue))), checked)
+        )
 
     def close(self) -> None:
         """Disconnect. Idempotent."""

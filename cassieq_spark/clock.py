@@ -5,16 +5,20 @@ Open it for questions about clocks: how nodes are measured, and what a wrong clo
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark.errors import CassieqError, StoreUnavailable
+from cassieq_spark.model.node_times import APART_US, agreeing_of, middle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 MEASURE_EVERY_S: Final = 60.0
 """Clocks drift apart by some milliseconds in that time; a re-claim leaves 250 of them (G6)."""
@@ -31,9 +35,6 @@ JUMP_US: Final = 100_000
 WIDEST_US: Final = 200_000
 """A node's time is known to within half of this, or not used: two clients that are both wrong by
 that, one to each side, stay below the 250 ms of a re-claim (G6) [T7]."""
-
-APART_US: Final = 1_000_000
-"""Clocks of nodes that differ by more are no majority, and the log says which are wrong."""
 
 PATIENCE_S: Final = 10.0
 """How long the first measurement asks again: machines may be busy, or nodes away for a moment."""
@@ -63,7 +64,10 @@ class Clock(Protocol):
         """Seconds since some moment; never goes back."""
 
     def wait(self, seconds: float) -> None:
-        """Return after this many seconds; at once for none or less."""
+        """Return after this many seconds; at once for none or less. It blocks its thread."""
+
+    async def sleep(self, seconds: float) -> None:
+        """As `wait`, in an event loop: the task waits, and others go on."""
 
 
 class SystemClock:
@@ -80,6 +84,10 @@ class SystemClock:
     def wait(self, seconds: float) -> None:
         """See `Clock`."""
         time.sleep(max(0.0, seconds))
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        await asyncio.sleep(max(0.0, seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,21 +187,60 @@ class ClusterClock:
         tell: Callable[[Mapping[str, float]], None] | None = None,
         counts_sleep: bool = COUNTS_SLEEP,
         left_s: Callable[[], float] = lambda: PATIENCE_S,
+        spawn: Callable[[Callable[[], object]], None] | None = None,
+        may_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; nothing is measured before the first `now_us`.
+        """Prepare; nothing is measured before `begin`, or the first `now_us`.
 
         Args:
             tell: Called with the nodes whose clocks are more than a second wrong, and by how many.
             counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
             left_s: How long the caller may still wait, for the first measurement.
+            spawn: Measures beside, so that `now_us` does not wait; default: it measures itself.
+            may_wait: Whether this thread may wait for the first measurement, with ``spawn``.
         """
         self._base = base
         self._ask = ask
         self._tell = tell
         self._counts_sleep = counts_sleep
         self._left_s = left_s
+        self._spawn = spawn
+        self._may_wait = may_wait
         self._measuring = threading.Lock()
+        self._has_begun = threading.Event()
         self._anchor: _Anchor | None = None
+
+    def begin(self) -> None:
+        """Measure for the first time. If that fails, `now_us` says so."""
+        try:
+            with suppress(CassieqError):
+                self._renewed(None)
+        finally:
+            self._has_begun.set()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether it is not to be used before `settle`: not measured yet, or too long ago."""
+        anchor = self._anchor
+        if anchor is None:
+            return not self._has_begun.is_set()
+        is_old = self._base.monotonic() >= anchor.due_s + MEASURE_EVERY_S
+        return is_old or abs(self._jump_us(anchor)) > JUMP_US
+
+    def settle(self) -> None:
+        """Wait until it is measured, or measure it; what fails is said by `now_us`."""
+        self._has_begun.wait(PATIENCE_S)
+        anchor = self._anchor
+        if anchor is not None and self.is_in_doubt:
+            with suppress(CassieqError), self._measuring:
+                if self._anchor is anchor:
+                    self._anchor = self._measured(anchor, self._base.monotonic())
+
+    def keep(self) -> None:
+        """Have it measured beside, if it is time for that."""
+        anchor = self._anchor
+        if anchor is not None and self._is_stale(anchor):
+            self._until_renewed(anchor)
 
     def now_us(self) -> int:
         """Cluster time; first a measurement (five round trips) if the last one is a minute old.
@@ -204,7 +251,7 @@ class ClusterClock:
         """
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
-            anchor = self._renewed(anchor)
+            anchor = self._renewed(anchor) if self._spawn is None else self._until_renewed(anchor)
         return anchor.cluster_us + round((self._base.monotonic() - anchor.monotonic_s) * 1e6)
 
     def monotonic(self) -> float:
@@ -215,6 +262,10 @@ class ClusterClock:
         """See `Clock`."""
         self._base.wait(seconds)
 
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        await self._base.sleep(seconds)
+
     def _is_stale(self, anchor: _Anchor) -> bool:
         return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
 
@@ -222,6 +273,27 @@ class ClusterClock:
         """How much further the wall clock went than the monotonic one since then."""
         passed_us = (self._base.monotonic() - anchor.monotonic_s) * 1e6
         return round(self._base.now_us() - anchor.wall_us - passed_us)
+
+    def _until_renewed(self, old: _Anchor | None) -> _Anchor:
+        """Have it measured beside, and go on with what is known."""
+        if self._spawn is not None and self._measuring.acquire(blocking=False):
+            try:
+                self._spawn(partial(self._measure_beside, old))
+            except RuntimeError:
+                self._measuring.release()  # the interpreter ends
+        if old is not None:
+            return self._carried_on(old)
+        if not self._may_wait():
+            raise _unknown("too few")
+        self._has_begun.wait(PATIENCE_S)
+        return self._anchor or self._renewed(None)
+
+    def _measure_beside(self, old: _Anchor | None) -> None:
+        try:
+            with suppress(CassieqError):
+                self._anchor = self._measured(old, self._base.monotonic())
+        finally:
+            self._measuring.release()
 
     def _renewed(self, old: _Anchor | None) -> _Anchor:
         patience_s = min(PATIENCE_S, self._left_s()) if old is None else 0
@@ -247,7 +319,7 @@ class ClusterClock:
         while True:
             known = self._ask_nodes(spans)
             offsets = {node: span.middle for node, span in spans.items() if span.is_narrow}
-            agreeing = _agreeing(offsets.values())
+            agreeing = agreeing_of(offsets.values())
             is_sure = agreeing > known // 2
             is_half = len(offsets) >= (known + 1) // 2 > 0
             # All that answer agree: the others may be down for long.
@@ -260,7 +332,7 @@ class ClusterClock:
                 raise _unknown(f"{len(offsets)} of {known}")
             return self._carried_on(old)
         own = None if old is None else old.cluster_us - old.monotonic_s * 1e6
-        chosen = _middle(offsets.values(), own)
+        chosen = middle_of(offsets.values(), own)
         self._tell_of_the_wrong(offsets, chosen)
         now_s = self._base.monotonic()
         return self._anchor_at(
@@ -309,24 +381,6 @@ class ClusterClock:
             monotonic_s=monotonic_s,
             due_s=now_s + again_in_s,
         )
-
-
-def _agreeing(offsets: Iterable[float]) -> int:
-    """How many agree with the one in the middle."""
-    ordered = sorted(offsets)
-    return sum(abs(one - ordered[(len(ordered) - 1) // 2]) <= APART_US for one in ordered)
-
-
-def _middle(offsets: Iterable[float], own: float | None) -> float:
-    """The median. Of two in the middle, the one closer to our clock; without one, the earlier.
-
-    A clock that is behind endangers what this client holds: others find its leases run out. A clock
-    that is ahead finds everybody's run out, delivers what is not due, and moves the time pointer,
-    for good [T7].
-    """
-    ordered = sorted(offsets)
-    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    return lower if own is None or abs(lower - own) <= abs(upper - own) else upper
 
 
 def _unknown(told: str) -> StoreUnavailable:

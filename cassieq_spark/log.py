@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from cassieq_spark import deferred
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -389,8 +391,7 @@ def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
     if logger.isEnabledFor(known.level):
         text = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         extra = {"event": name, "fields": fields}
-        # The record names the caller's line, not this one.
-        logger.log(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
+        deferred.log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
 
 
 def _shown(value: object) -> str:

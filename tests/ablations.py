@@ -129,7 +129,11 @@ ABLATIONS: Final = (
         mark="P2",
         rule="A row that is absent or `sealing` means nothing until the repair pointer was read after it.",
         within="cassieq_spark/queue/seal.py",
-        old=("        if bucket < low().repair:\n            return None\n"),
+        old=(
+            """        if bucket < (await low()).repair:
+            return None
+"""
+        ),
         new="",
         tests=(
             "tests/node/test_seal.py::test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing",
@@ -138,8 +142,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="All rows of a look are read first, and the repair pointer after them.",
-        old="        low = low_read().repair\n",
-        new="        low = scan.pointers.repair\n",
+        old="            low = (await low_read()).repair\n",
+        new="            low = scan.pointers.repair\n",
         tests=(
             "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
         ),
@@ -154,7 +158,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="A put reads the repair pointer after a sealed row, too, before it believes the manifest (ADR 11).",
-        old="        is_gone = closed is None or lane.is_dropped(bucket)\n",
+        old="        is_gone = closed is None or await lane.is_dropped(bucket)\n",
         new="        is_gone = closed is None\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost",
@@ -163,8 +167,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
-        old="        if in_doubt and lane.is_dropped(bucket):\n",
-        new="        if row is None and lane.is_dropped(bucket):\n",
+        old="        if in_doubt and await lane.is_dropped(bucket):\n",
+        new="        if row is None and await lane.is_dropped(bucket):\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
         ),
@@ -202,8 +206,8 @@ ABLATIONS: Final = (
         mark="P5",
         rule="A bulk writer reads the repair pointer after its `writing` row, and below it takes another bucket.",
         within="cassieq_spark/queue/sink/writer.py",
-        old=" and not lane.is_dropped(bucket)",
-        new="",
+        old="            if row is not None and not await lane.is_dropped(bucket):",
+        new="            if row is not None:",
         tests=(
             "tests/node/test_bulk.py::test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row",
         ),
@@ -230,7 +234,7 @@ ABLATIONS: Final = (
         mark="P5",
         rule="A put whose write was not answered seals its bucket, to know its outcome.",
         within="cassieq_spark/queue/put/producer.py",
-        old="            closed = seal.close(lane, bucket)\n",
+        old="            closed = await seal.close(lane, bucket)\n",
         new="            return Proof(kept=None)\n",
         tests=(
             "tests/node/test_put.py::test_p5_a_put_whose_write_is_never_answered_settles_its_own_outcome",
@@ -342,7 +346,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P10",
         rule="A commit rolls forward the list that it overwrites, before it.",
-        old="                roll_forward(lane, who.sink_id, earlier)\n",
+        old="                await roll_forward(lane, who.sink_id, earlier)\n",
         new="",
         tests=(
             "tests/node/test_transaction.py::test_p10_what_a_dead_driver_committed_is_rolled_forward_before_its_list_goes",
@@ -390,8 +394,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="One sink, or bucket, that cannot be read or changed stops no other from being settled.",
-        old="    ended = zip(todo, lane.store.session.each(work, todo), strict=True)\n",
-        new="    ended = zip(todo, lane.store.session.map(work, todo), strict=True)\n",
+        old="    ended = zip(todo, await lane.store.session.each(work, todo), strict=True)\n",
+        new="    ended = zip(todo, await lane.store.session.map(work, todo), strict=True)\n",
         tests=(
             "tests/node/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
             "tests/node/test_corrupt.py::test_t21_one_bucket_that_holds_another_number_than_is_listed_hides_no_other",
@@ -437,10 +441,11 @@ ABLATIONS: Final = (
         mark="P13",
         rule="A reservation never creates the monoton row: without one the queue is deleted.",
         within="cassieq_spark/queue/reserve.py",
-        old="            raise lane.ended()\n",
+        old="                raise await lane.ended()\n",
         new=(
-            "            lane.monotons.insert(Monoton(next_id=0, reserved_us=0))\n"
-            "            continue\n"
+            """                await lane.monotons.insert(Monoton(next_id=0, reserved_us=0))
+                continue
+"""
         ),
         tests=(
             "tests/node/test_pointers.py::test_p13_a_reservation_does_not_bring_a_deleted_lane_back",
@@ -625,7 +630,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T7",
         rule="A reader carries what is hinted below a pointer that is ahead over to it.",
-        old="        self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)\n",
+        old="        await self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
             "tests/node/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
@@ -763,15 +768,15 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
-        old="    return store.lane(row.lanes[0]).pointers.read().is_deleted\n",
+        old="    return (await store.lane(row.lanes[0]).pointers.read()).is_deleted\n",
         new="    return False\n",
         tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
     ),
     Ablation(
         mark="P21",
         rule="A home finds its queues by its own quorum, while other data centres are away (ADR 17).",
-        old="    found = store.queues.find(name)\n",
-        new="    found = None\n",
+        old="    found = await store.queues.find(name)\n",
+        new="    found = await None\n",
         tests=(
             "tests/fault/test_datacenters.py::test_p21_a_queue_lives_on_without_the_other_data_centre",
         ),
@@ -779,7 +784,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P21",
         rule="A full repair elsewhere ends no due lane: it hears of the schedule late (ADR 25).",
-        old="        if not any(DueLane.said_by(queue, lane) for queue in elsewhere)\n",
+        old="        if not any(DueLane.said_by(queue, lane) for queue in elsewhere):\n",
         new="",
         tests=(
             "tests/node/test_homes.py::test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue",
@@ -806,8 +811,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P24",
         rule="A mover looks whether the dead set is still there after it has created the sink row.",
-        old="    if _is_there(lane, bucket, set_id):\n",
-        new="    if True:\n",
+        old="    if await _is_there(lane, bucket, set_id):\n",
+        new="    if await True:\n",
         tests=(
             "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
         ),
@@ -963,7 +968,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        old="        if not self._is_row_fresh:\n            self._beat()\n",
+        old="""        if not self._is_row_fresh:
+            await self._beat()
+""",
         new="",
         tests=(
             "tests/node/test_transaction.py::test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment",
@@ -1099,8 +1106,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of the first lease and of delays are written before the seal.",
-        old="    returns.hint(return_times_us(sealed))\n",
-        new="    pass\n",
+        old="        await returns.hint(return_times_us(sealed))\n",
+        new="",
         tests=(
             "tests/node/test_seal.py::test_r12_hints_of_lease_and_delays_are_written_before_the_seal",
         ),
@@ -1108,7 +1115,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
-        old="        Returns(lane, bucket).hint(return_times_us(new))\n",
+        old="        await Returns(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
     ),
@@ -1133,7 +1140,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T4",
         rule="A CAS that comes so late that its hint's minute may have been passed has the hint written again.",
-        old="            self._write([now_us], now_us)\n",
+        old="            await self._write([now_us], now_us)\n",
         new="            pass\n",
         tests=(
             "tests/node/test_late_hints.py::test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again",
@@ -1178,7 +1185,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R14",
         rule="A mover deletes its sink row only when all it lists is visible: without the row that is void.",
-        old="    target.store.sinks.delete(sink_id, stored)\n",
+        old="    await target.store.sinks.delete(sink_id, stored)\n",
         new="    pass\n",
         tests=("tests/node/test_repair.py::test_r14_the_row_of_a_move_goes_when_the_move_is_over",),
     ),
@@ -1221,8 +1228,8 @@ ABLATIONS: Final = (
         mark="R18",
         rule="A purge seals what is open before it drops.",
         within="cassieq_spark/queue/admin.py",
-        old="    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)\n",
-        new="    closed = None if row is None else seal.finish(lane, bucket, row)\n",
+        old="    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)\n",
+        new="    closed = await None if row is None else await seal.finish(lane, bucket, row)\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
     ),
     Ablation(
@@ -1291,14 +1298,17 @@ ABLATIONS: Final = (
     Ablation(
         mark="R24",
         rule="A sink is forgotten only by its own queue's name, while that queue is alive.",
-        old="        elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:\n",
+        old="        elif not (await lane.store.lane(stored.value.lane).pointers.read()).is_deleted:\n",
         new="        elif False:\n",
         tests=("tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
     ),
     Ablation(
         mark="R25",
         rule="A lane that is marked deleted says so to everybody.",
-        old="                if self.due is None:\n                    raise self.deleted()\n                self.first.read_pointers()\n",
+        old="""                if self.due is None:
+                    raise self.deleted()
+                await self.first.read_pointers()
+""",
         new="                pass\n",
         tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
     ),
@@ -1388,8 +1398,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A producer leaves a bucket that does not answer.",
-        old="            found, _ = lane.buckets.read_some([block.bucket])\n",
-        new="            found = {block.bucket: lane.buckets.read(block.bucket)}\n",
+        old="            found, _ = await lane.buckets.read_some([block.bucket])\n",
+        new="            found = {block.bucket: await lane.buckets.read(block.bucket)}\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_producer_whose_bucket_does_not_answer_takes_another",
         ),
@@ -1415,8 +1425,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What is done for many buckets is done for all of them before one's failure is told.",
-        old="    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):\n",
-        new="    for bucket, result in zip(todo, lane.store.session.map(work, todo), strict=True):\n",
+        old="    for bucket, result in zip(todo, await lane.store.session.each(work, todo), strict=True):\n",
+        new="    for bucket, result in zip(todo, await lane.store.session.map(work, todo), strict=True):\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_is_done_with_other_buckets_is_done_before_one_is_told_to_have_failed",
         ),
@@ -1424,8 +1434,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Who waits for a key that does not answer gives its place to the next item.",
-        old="                while self._taken and now - self._taken[0].since_s >= SLOW_S:\n",
-        new="                while self._taken and now - self._taken[0].since_s >= 1e9:\n",
+        old="        while self._taken and now - self._taken[0].since_s >= SLOW_S:\n",
+        new="        while self._taken and now - self._taken[0].since_s >= 1e9:\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other",
         ),
@@ -1463,8 +1473,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A renewal of one bucket is begun, and not waited for before the next.",
-        old="                session.begin(one_bucket, place)\n",
-        new="                session.begin(one_bucket, place).result()\n",
+        old="            self.begin(work, item)\n",
+        new="            await self.begin(work, item)\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
         ),
@@ -1473,7 +1483,7 @@ ABLATIONS: Final = (
         mark="T5",
         rule="A batch's leases are renewed bucket by bucket, none waiting for another's round.",
         old="self._session.begin(lambda at: self._round(*at), (place, held))\n",
-        new="self._session.begin(lambda at: self._round(*at), (place, held)).result()\n",
+        new="await self._session.begin(lambda at: self._round(*at), (place, held))\n",
         tests=(
             "tests/spark/test_renewal.py::test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer",
         ),
@@ -1490,8 +1500,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        old="        is_mine = lock.acquire(timeout=min(at_most_s, threading.TIMEOUT_MAX))\n",
-        new="        is_mine = lock.acquire()\n",
+        old="            await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)\n",
+        new="            await lock.acquire()\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),
@@ -1517,7 +1527,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="A claim that is answered when its caller has gone is given back, uncounted.",
-        old="        flight.add_done_callback(partial(_give_back, lane, bucket))\n",
+        old="        flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())\n",
         new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_uncounted",
@@ -1526,7 +1536,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
-        old="            give_back(claimed)  # nobody gets to see them [T22]\n",
+        old="            await give_back(claimed)  # nobody gets to see them [T22]\n",
         new="            pass\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
@@ -1546,7 +1556,7 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                give_back(claimed)\n",
+        old="                portal.run(give_back(claimed))\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
@@ -1602,7 +1612,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A queue row that is active over a dead lane counts as deleting (ADR 23).",
-        old="    if found is not None and _is_born_again(store, found.value):\n",
+        old="    if found is not None and await _is_born_again(store, found.value):\n",
         new="    if False:\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
@@ -1612,7 +1622,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A list of queues takes one whose lane is dead for what it is (ADR 23).",
-        old="        if not _is_born_again(store, row):\n",
+        old="        if not await _is_born_again(store, row):\n",
         new="        if True:\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
@@ -1623,7 +1633,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="A queue is created again where nobody can be given an id of the one that is there (ADR 23).",
-        old="            if not _is_usable(store, found.value):\n",
+        old="            if not await _is_usable(store, found.value):\n",
         new="            if found.value.status is QueueStatus.DELETING:\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use",
@@ -1632,8 +1642,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who has lost a name to another's queue ends its own lane: its INSERT may land later (ADR 23).",
-        old="                give_up(store, dict(zip(lanes, unused, strict=True)))\n",
-        new="                pass\n",
+        old="            await give_up(store, dict(zip(lanes, unused, strict=True)))\n",
+        new="            pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
         ),
@@ -1650,7 +1660,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="The first lane's row changes before another lane hands out an id (ADR 24).",
-        old="    if not lane.is_first:\n        begin_queue(lane.first)\n",
+        old="        if not lane.is_first:\n            await begin_queue(lane.first)\n",
         new="",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
@@ -1660,7 +1670,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="L of the first lane is read after that row, which may have been born again (ADR 24).",
-        old="            first.read_pointers()\n            seen.is_begun = True\n",
+        old="""            await first.read_pointers()
+            seen.is_begun = True
+""",
         new="            seen.is_begun = True\n",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
@@ -1669,8 +1681,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="T14",
         rule="Who gives a queue up closes other lanes only if the first was unused (ADR 24).",
-        old="    if row is None or not close_unused(store, first, row):\n        return\n",
-        new="    if row is not None:\n        close_unused(store, first, row)\n",
+        old="""    if row is None or not await close_unused(store, first, row):
+        return
+""",
+        new="""    if row is not None:
+        await close_unused(store, first, row)
+""",
         tests=(
             "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others",
         ),
@@ -1678,8 +1694,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="All monoton rows of a queue exist before its row does.",
-        old="monotons.insert(begin).now, lanes)",
-        new="monotons.insert(begin).now, lanes[:1])",
+        old="monotons.insert(begin), lanes)",
+        new="monotons.insert(begin), lanes[:1])",
         tests=(
             "tests/node/test_fixed_lanes.py::test_a_queue_has_a_lane_for_each_priority_and_shard",
         ),
@@ -1687,7 +1703,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A deletion marks all lanes before it removes anything of one.",
-        old="    for lane in row.lanes:\n        _raise(store, lane)\n",
+        old="""    for lane in row.lanes:
+        await _raise(store, lane)
+""",
         new="",
         tests=(
             "tests/node/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
@@ -1721,8 +1739,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="The buckets of a connector's batch are opened in all lanes side by side.",
-        old="blocks = session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
-        new="blocks = [reserve(lane, min(todo[lane], most)) for lane in lanes]",
+        old="    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
+        new="    blocks = [await reserve(lane, min(todo[lane], most)) for lane in lanes]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
         ),
@@ -1730,8 +1748,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U6",
         rule="An ack goes to the lane that its receipt names.",
-        old="        return ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])\n",
-        new="        return ack_bucket(lane, place.bucket, [receipts[at] for at in places[place]])\n",
+        old="        return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])\n",
+        new="        return await ack_bucket(lane, place.bucket, [receipts[at] for at in places[place]])\n",
         tests=(
             "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
         ),
@@ -1838,7 +1856,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A get that finds too little asks the lanes that rest, before those of a lower class.",
-        old="            if budget.is_full or not self._go_through(self._wake(tier), budget):\n",
+        old="            if budget.is_full or not await self._go_through(await self._wake(tier), budget):\n",
         new="            if budget.is_full:\n",
         tests=(
             "tests/node/test_resting_lanes.py::test_a_get_that_finds_too_little_asks_all_lanes",
@@ -1857,12 +1875,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A lane that was found to have news does not rest until it was read.",
-        old="""        if now - self.since.looked_at > QUIET_FOR_S or self._scanner.has_news(self.since):
+        old="""        if now - self.since.looked_at > QUIET_FOR_S or await self._scanner.has_news(self.since):
             return True
         self._asked_at = now
 """,
         new="""        self._asked_at = now
-        if now - self.since.looked_at > QUIET_FOR_S or self._scanner.has_news(self.since):
+        if now - self.since.looked_at > QUIET_FOR_S or await self._scanner.has_news(self.since):
             return True
 """,
         tests=(
@@ -1911,11 +1929,11 @@ ABLATIONS: Final = (
     Ablation(
         mark="U3",
         rule="Of what a key names, the message is read before the row of its bucket.",
-        old="""        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
-        stored = its_lane.buckets.read(entry.bucket)
+        old="""        is_stored = await its_lane.messages.has_row(entry.bucket, entry.offset)
+        stored = await its_lane.buckets.read(entry.bucket)
 """,
-        new="""        stored = its_lane.buckets.read(entry.bucket)
-        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
+        new="""        stored = await its_lane.buckets.read(entry.bucket)
+        is_stored = await its_lane.messages.has_row(entry.bucket, entry.offset)
 """,
         tests=(
             "tests/node/test_dedup.py::test_u3_a_message_that_comes_after_its_bucket_was_sealed_is_no_duplicate",
@@ -1942,7 +1960,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U5",
         rule="The manifest of a bucket with keys is kept before L passes it.",
-        old="            lane.kept.write(bucket, to_keep[bucket])\n",
+        old="            await lane.kept.write(bucket, to_keep[bucket])\n",
         new="            pass\n",
         tests=(
             "tests/node/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
@@ -1961,8 +1979,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U13",
         rule="An entry is settled, and only then its age counts.",
-        old="            if happened(lane, known.value, young_us=young_us):\n",
-        new="            if True:\n",
+        old="            if await happened(lane, known.value, young_us=young_us):\n",
+        new="            if await True:\n",
         tests=(
             "tests/node/test_dedup.py::test_u13_what_never_happened_is_no_duplicate_however_young_it_is",
             "tests/node/test_dedup.py::test_a_put_that_dies_at_any_statement_is_put_again_once",
@@ -2069,8 +2087,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="While a lane does not answer, quiet ones are asked for news again.",
-        old="                woken = self._readers.news(lanes) if failures else []\n",
-        new="                woken = []\n",
+        old="                woken = await self._readers.news(lanes) if failures else []\n",
+        new="                woken = await []\n",
         tests=(
             "tests/node/test_lanes_away.py::test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found",
         ),
@@ -2078,8 +2096,10 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="Once something is claimed, a get ends at the first lane that does not answer.",
-        old="            if not self._step(lane_id, budget) and self._claimed:\n                return",
-        new="            if not self._step(lane_id, budget) and self._order is None:\n                return",
+        old="""            if not await self._step(lane_id, budget) and self._claimed:
+                return False  # leases run: they do not wait for what does not answer""",
+        new="""            if not await self._step(lane_id, budget) and self._order is None:
+                return False  # leases run: they do not wait for what does not answer""",
         tests=(
             "tests/node/test_lanes_away.py::test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer",
         ),
@@ -2105,7 +2125,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes L before it raises it: another begins there, not at bucket 0 (ADR 23).",
-        old="    _note(store, lane, Pointer.DROPPED, step.dropped)\n",
+        old="    await _note(store, lane, Pointer.DROPPED, step.dropped)\n",
         new="",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
@@ -2124,7 +2144,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A deletion notes where the ids end before the row goes that says so (ADR 23).",
-        old="                _note(store, lane, Pointer.END, end)\n",
+        old="                await _note(store, lane, Pointer.END, end)\n",
         new="",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
@@ -2144,19 +2164,21 @@ ABLATIONS: Final = (
         mark="T15",
         rule="The end of the data is read after the monoton row: whoever removes the row has noted it before.",
         old=(
-            "        monoton = store.lane(lane).monotons.find()\n"
-            "        ids_end = None\n"
-            "        if monoton is not None:\n"
-            "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
-            "        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):\n"
+            """        monoton = await store.lane(lane).monotons.find()
+        ids_end = None
+        if monoton is not None:
+            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
+        match next_step(ids_end, await store.lane(lane).pointers.read(), at_most=WINDOW):
+"""
         ),
         new=(
-            "        pointers = store.lane(lane).pointers.read()\n"
-            "        monoton = store.lane(lane).monotons.find()\n"
-            "        ids_end = None\n"
-            "        if monoton is not None:\n"
-            "            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))\n"
-            "        match next_step(ids_end, pointers, at_most=WINDOW):\n"
+            """        pointers = await store.lane(lane).pointers.read()
+        monoton = await store.lane(lane).monotons.find()
+        ids_end = None
+        if monoton is not None:
+            ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
+        match next_step(ids_end, pointers, at_most=WINDOW):
+"""
         ),
         tests=(
             "tests/node/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
@@ -2165,7 +2187,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="A full repair removes what has landed in lanes that are gone.",
-        old="            self.report.swept_lanes += sweep_lanes(self._store, rows, messages)\n",
+        old="            self.report.swept_lanes += await sweep_lanes(self._store, rows, messages)\n",
         new="            pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",
@@ -2184,7 +2206,7 @@ ABLATIONS: Final = (
         mark="T15",
         rule="A lane whose creator died while it gave it up is ended before its row goes.",
         within="cassieq_spark/repair/cleanup.py",
-        old="        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
+        old="        await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
         new="        pass\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
@@ -2193,8 +2215,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        old="    if not _took_effect(lane, who, outcome, decision.row):\n        raise _ended(who)\n    costs",
-        new="    if not _took_effect(lane, who, outcome, decision.row):\n        return commit(lane, who, ONLY_BATCH, results)\n    costs",
+        old="""    if not await _took_effect(lane, who, outcome, decision.row):
+        raise _ended(who)
+    costs = sum((one.costs for one in results), meter.read())""",
+        new="""    if not await _took_effect(lane, who, outcome, decision.row):
+        return await commit(lane, who, ONLY_BATCH, results)
+    costs = sum((one.costs for one in results), meter.read())""",
         tests=(
             "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
             "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
@@ -2239,8 +2265,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
-        old="        lane.read_pointers()\n        roll_forward",
-        new="        roll_forward",
+        old="""        await lane.read_pointers()
+        await roll_forward(lane, sink_id, row.listed, seen=seen)""",
+        new="        await roll_forward(lane, sink_id, row.listed, seen=seen)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),
@@ -2266,7 +2293,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T9",
         rule="A commit that was not answered, and whose row is gone, is known by its buckets or is ambiguous.",
-        old="        case Refused(now=None, was_sent_once=False):\n            return _is_visible(lane, who, row)\n",
+        old="""        case Refused(now=None, was_sent_once=False):
+            return await _is_visible(lane, who, row)
+""",
         new="",
         tests=(
             "tests/node/test_sink_life.py::test_t9_a_commit_that_was_not_heard_is_known_by_its_buckets",
@@ -2303,7 +2332,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="Rows of single transactions of deleted queues are removed.",
-        old="            self._end_sinks_of_deleted()\n",
+        old="            await self._end_sinks_of_deleted()\n",
         new="            pass\n",
         tests=(
             "tests/node/test_sink_life.py::test_t15_rows_of_single_transactions_of_deleted_queues_are_swept",
@@ -2312,7 +2341,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover says that it is at work while it copies.",
-        old="        with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
+        old="        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
@@ -2321,14 +2350,16 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover leaves a set to another that is at work.",
-        old="    return None if is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK\n",
+        old="    return None if await is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK\n",
         new="    return None\n",
         tests=("tests/node/test_sink_life.py::test_a_mover_leaves_a_set_to_one_that_is_at_work",),
     ),
     Ablation(
         mark="T18",
         rule="A move that was ended is taken for done only if the set is gone.",
-        old="        if not _is_there(lane, bucket, dead[0].set_id):\n            return 0\n",
+        old="""        if not await _is_there(lane, bucket, dead[0].set_id):
+            return 0
+""",
         new="        return 0\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_was_aborted_is_reported_and_done_by_the_next_pass",
@@ -2338,14 +2369,16 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="A list goes when its row names another.",
-        old="            self._drop_list(sink_id, former)\n        elif",
-        new="            pass\n        elif",
+        old="""            await self._drop_list(sink_id, former)
+        elif isinstance(outcome, Refused):""",
+        new="""            pass
+        elif isinstance(outcome, Refused):""",
         tests=("tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_row_names_another",),
     ),
     Ablation(
         mark="T19",
         rule="A list goes when its commit was refused.",
-        old="            self._drop_list(sink_id, ref.list_id)\n",
+        old="            await self._drop_list(sink_id, ref.list_id)\n",
         new="            pass\n",
         tests=(
             "tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_commit_was_refused_or_its_row_is_gone",
@@ -2354,7 +2387,9 @@ ABLATIONS: Final = (
     Ablation(
         mark="T19",
         rule="Before a list that nobody names is swept, the row is made another: who was about to name it is refused.",
-        old="            if not isinstance(self.update(sink_id, stored, stored.value), Applied):\n                return 0\n",
+        old="""            if not isinstance(await self.update(sink_id, stored, stored.value), Applied):
+                return 0
+""",
         new="",
         tests=(
             "tests/node/test_sink_life.py::test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_be_named_yet",
@@ -2412,8 +2447,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Messages of finished buckets are dropped beside one that does not answer.",
-        old="    freed, failed = apart(lane, one, finished)\n",
-        new="    freed, failed = each_bucket(lane, one, finished), {}\n",
+        old="    freed, failed = await apart(lane, one, finished)\n",
+        new="    freed, failed = await each_bucket(lane, one, finished), {}\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away",
         ),
@@ -2439,7 +2474,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed of a query's other queues is given back where no offset will name it.",
-        old="            give_back(claimed)  # no offset will name it [T22]\n",
+        old="            portal.run(give_back(claimed))  # no offset will name it [T22]\n",
         new="",
         tests=(
             "tests/spark/test_many_queues.py::test_what_was_claimed_beside_a_queue_that_is_gone_is_given_back_uncounted",
@@ -2457,7 +2492,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="            give_back(taken)  # nobody gets to see them [T22]\n",
+        old="            await give_back(taken)  # nobody gets to see them [T22]\n",
         new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",

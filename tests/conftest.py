@@ -167,7 +167,14 @@ BEGAN = pytest.StashKey[float]()
 
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
 #: the connections between Spark's two halves.
-SHARED_THREAD_MODULES = ("cassandra.io.", "py4j.", "pyspark.", "socketserver")
+SHARED_THREAD_MODULES = (
+    "cassieq_spark.deferred",
+    "cassieq_spark.store.portal",
+    "cassandra.io.",
+    "py4j.",
+    "pyspark.",
+    "socketserver",
+)
 
 # A shared machine is slow now and then: hypothesis' own deadlines would be time assertions. In CI
 # the examples are the same in every run, so a red run is red again.
@@ -310,6 +317,8 @@ def _pool(thread: threading.Thread) -> str:
 
 
 def _is_shared(thread: threading.Thread) -> bool:
+    if thread.name == "cassieq-work":
+        return True  # the portal's, which is one for all tests of a process
     target = getattr(thread, "_target", None)
     modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
     return any(module.startswith(SHARED_THREAD_MODULES) for module in modules)

@@ -30,7 +30,7 @@ from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.sizes import CHUNK_BYTES
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.monotons import Monoton
@@ -105,13 +105,15 @@ class Primitives:
         self._bucket = BucketNo(1_000_000)
         self._number = 0
         self._large = self._random.randbytes(CHUNK_BYTES)
-        found = self._lane.monotons.read()
+        found = portal.run(self._lane.monotons.read())
         if found is None:
             raise SystemExit("the queue that was just made has no monoton row")
         self._known = found
         self._stale = found
         self._row = BucketNo(2_000_000)
-        self._lane.buckets.insert(self._row, rules.sealing(now_us=self._lane.clock.now_us()))
+        portal.run(
+            self._lane.buckets.insert(self._row, rules.sealing(now_us=self._lane.clock.now_us()))
+        )
         self._written: dict[int, list[tuple[BucketNo, int]]] = {}
 
     def all(self) -> dict[str, Callable[[], object]]:
@@ -129,7 +131,7 @@ class Primitives:
 
     def _lwt(self) -> None:
         new = Monoton(next_id=self._known.value.next_id + 1, reserved_us=1)
-        outcome = self._lane.monotons.update(self._known, new)
+        outcome = portal.run(self._lane.monotons.update(self._known, new))
         if not isinstance(outcome, Applied):
             raise SystemExit("an LWT lost a race against nobody")
         self._known = outcome.now
@@ -137,14 +139,14 @@ class Primitives:
     def _refused(self) -> None:
         version = self._stale.version
         params = (1, 1, *version.columns, self._lane.lane_id, new_uuid())
-        self._session.run_once(statements.RESERVE, params)
+        portal.run(self._session.run_once(statements.RESERVE, params))
 
     def _hint(self) -> None:
         now_us = self._lane.clock.now_us()
-        self._lane.hints.write([(self._bucket, now_us + HINT_IN_US)], now_us=now_us)
+        portal.run(self._lane.hints.write([(self._bucket, now_us + HINT_IN_US)], now_us=now_us))
 
     def _read_row(self) -> None:
-        self._lane.buckets.read(self._row)
+        portal.run(self._lane.buckets.read(self._row))
 
     def _chunk(self, size: int) -> None:
         if self._number % CHUNKS_A_BUCKET == 0:
@@ -152,18 +154,22 @@ class Primitives:
         writer = self._lane.store.chunk_writer(writes_in_flight=1)
         first = self._number
         self._number += 1
-        writer.write(
-            self._lane.place(self._bucket),
-            ChunkRow(first=first, count=1, payload=self._large[:size], enqueued_us=1),
+        portal.run(
+            writer.write(
+                self._lane.place(self._bucket),
+                ChunkRow(first=first, count=1, payload=self._large[:size], enqueued_us=1),
+            )
         )
-        writer.flush()
+        portal.run(writer.flush())
         self._written.setdefault(size, []).append((self._bucket, first))
 
     def _read_chunk(self, size: int) -> None:
         # One of the last: it is in memory, as it is for a consumer that follows its producer.
         written = self._written[size]
         bucket, first = written[-1 - self._random.randrange(min(8, len(written)))]
-        self._session.run(statements.READ_MESSAGES, (self._lane.lane_id, bucket, first, first))
+        portal.run(
+            self._session.run(statements.READ_MESSAGES, (self._lane.lane_id, bucket, first, first))
+        )
 
 
 class Cpu:

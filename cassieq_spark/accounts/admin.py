@@ -93,7 +93,7 @@ class AccountAdmin:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(self, name: str, master_key: MasterKey) -> NewKey:
+    async def create(self, name: str, master_key: MasterKey) -> NewKey:
         """Create an account, with a key that has all rights in it.
 
         Raises:
@@ -112,35 +112,35 @@ class AccountAdmin:
             key_ids=(key_id,),
             created_us=self._store.clock.now_us(),
         )
-        outcome = self._store.accounts.insert(row)
+        outcome = await self._store.accounts.insert(row)
         if not isinstance(outcome, Applied):
             raise AccountExists(
                 f"account {name!r} exists already. Make a further key for it with "
                 f"cassieq account new-key {name}, or choose another name"
             )
         event(_logger, "account_created", account=name)
-        return self._insert_key(row, key_id, EVERYTHING, master_key)
+        return await self._insert_key(row, key_id, EVERYTHING, master_key)
 
-    def all(self) -> list[AccountRow]:
+    async def all(self) -> list[AccountRow]:
         """Every account, by name."""
-        return self._store.accounts.read_all()
+        return await self._store.accounts.read_all()
 
-    def keys(self, name: str) -> list[KeyInfo]:
+    async def keys(self, name: str) -> list[KeyInfo]:
         """The keys of an account, oldest first. Secrets are not read.
 
         Raises:
             AccountNotFound: No account has that name.
         """
-        account = self._read(name).value
+        account = (await self._read(name)).value
         found = []
         for key_id in account.key_ids:
-            key = self._store.account_keys.read(key_id)
-            used_us = self._store.key_uses.last_us(key_id)
+            key = await self._store.account_keys.read(key_id)
+            used_us = await self._store.key_uses.last_us(key_id)
             row = None if key is None else key.value
             found.append(KeyInfo(key_id=key_id, row=row, used_us=used_us))
         return found
 
-    def new_key(self, name: str, grants: tuple[Grant, ...], master_key: MasterKey) -> NewKey:
+    async def new_key(self, name: str, grants: tuple[Grant, ...], master_key: MasterKey) -> NewKey:
         """Make a further key; the others stay valid.
 
         Raises:
@@ -157,18 +157,20 @@ class AccountAdmin:
                 )
             return replace(row, key_ids=(*row.key_ids, key_id))
 
-        return self._insert_key(self._change(name, with_key), key_id, grants, master_key)
+        return await self._insert_key(
+            await self._change(name, with_key), key_id, grants, master_key
+        )
 
-    def rotate(self, name: str, key_id: str, master_key: MasterKey) -> NewKey:
+    async def rotate(self, name: str, key_id: str, master_key: MasterKey) -> NewKey:
         """Make a key with the rights of another one, which stays valid until it is deleted.
 
         Raises:
             KeyNotFound: The account has no such key.
             TooManyKeys: It has `MOST_KEYS` keys.
         """
-        return self.new_key(name, self._key(name, key_id).value.grants, master_key)
+        return await self.new_key(name, (await self._key(name, key_id)).value.grants, master_key)
 
-    def set_enabled(self, name: str, *, is_enabled: bool, key_id: str | None = None) -> None:
+    async def set_enabled(self, name: str, *, is_enabled: bool, key_id: str | None = None) -> None:
         """Disable or enable an account, or one of its keys; servers follow within ten seconds.
 
         Raises:
@@ -176,39 +178,39 @@ class AccountAdmin:
         """
         if key_id is None:
             status = AccountStatus.ACTIVE if is_enabled else AccountStatus.DISABLED
-            self._change(name, lambda row: replace(row, status=status))
+            await self._change(name, lambda row: replace(row, status=status))
             event(_logger, "account_changed", account=name, status=status.value)
             return
-        for _ in attempts(self._store.clock):
-            found = self._key(name, key_id)
+        async for _ in attempts(self._store.clock):
+            found = await self._key(name, key_id)
             wanted = replace(found.value, is_disabled=not is_enabled)
             if found.value == wanted or isinstance(
-                self._store.account_keys.update(found, wanted), Applied
+                await self._store.account_keys.update(found, wanted), Applied
             ):
                 event(_logger, "key_changed", account=name, key=key_id, is_enabled=is_enabled)
                 return
         raise _contention(name)
 
-    def delete_key(self, name: str, key_id: str) -> None:
+    async def delete_key(self, name: str, key_id: str) -> None:
         """Delete a key for good.
 
         Raises:
             AccountNotFound, KeyNotFound: It does not exist.
         """
-        if key_id not in self._read(name).value.key_ids:
+        if key_id not in (await self._read(name)).value.key_ids:
             raise _no_key(name, key_id)
-        self._store.account_keys.delete(key_id)
-        self._change(
+        await self._store.account_keys.delete(key_id)
+        await self._change(
             name, lambda row: replace(row, key_ids=tuple(k for k in row.key_ids if k != key_id))
         )
         event(_logger, "key_deleted", account=name, key=key_id)
 
-    def queues(self, name: str) -> list[QueueRow]:
+    async def queues(self, name: str) -> list[QueueRow]:
         """The queues of an account, by name; also those whose deletion was cut off."""
         prefix = f"{account_name(name)}/"
-        return [row for row in every_row(self._store) if row.name.startswith(prefix)]
+        return [row for row in await every_row(self._store) if row.name.startswith(prefix)]
 
-    def delete(self, name: str, *, with_queues: bool = False) -> int:
+    async def delete(self, name: str, *, with_queues: bool = False) -> int:
         """Delete an account with its keys, and return how many queues were deleted with it.
 
         A deletion that was cut off goes on where it stopped. Its keys are refused within ten
@@ -218,32 +220,32 @@ class AccountAdmin:
             AccountNotFound: No account has that name.
             AccountInUse: It has queues; nothing was done.
         """
-        found = self.queues(name)
+        found = await self.queues(name)
         if found and not with_queues:
-            self._read(name)
+            await self._read(name)
             raise AccountInUse(
                 f"account {name!r} has {len(found)} queues, such as {found[0].name!r}. Delete them "
                 "first, or give --with-queues to delete them with all they hold"
             )
-        row = self._change(name, lambda row: replace(row, status=AccountStatus.DELETING))
-        deleted = self.queues(name)
+        row = await self._change(name, lambda row: replace(row, status=AccountStatus.DELETING))
+        deleted = await self.queues(name)
         for queue in deleted:
-            self._delete_queue(queue)
+            await self._delete_queue(queue)
         for key_id in row.key_ids:
-            self._store.account_keys.delete(key_id)
-        stored = self._store.accounts.read(name)
+            await self._store.account_keys.delete(key_id)
+        stored = await self._store.accounts.read(name)
         if stored is not None and stored.value.account_id == row.account_id:
-            self._store.accounts.delete(stored)
+            await self._store.accounts.delete(stored)
         event(_logger, "account_deleted", account=name, queues=len(deleted))
         return len(deleted)
 
-    def _delete_queue(self, queue: QueueRow) -> None:
+    async def _delete_queue(self, queue: QueueRow) -> None:
         try:
-            queue_admin.delete(self._store, queue.name)
+            await queue_admin.delete(self._store, queue.name)
         except QueueNotFound:  # somebody else was faster
             return
 
-    def _insert_key(
+    async def _insert_key(
         self, account: AccountRow, key_id: str, grants: tuple[Grant, ...], master_key: MasterKey
     ) -> NewKey:
         secret = new_secret()
@@ -256,7 +258,7 @@ class AccountAdmin:
             is_disabled=False,
             created_us=self._store.clock.now_us(),
         )
-        if not isinstance(self._store.account_keys.insert(row), Applied):
+        if not isinstance(await self._store.account_keys.insert(row), Applied):
             raise CasContention(
                 f"key {key_id} of account {account.name!r} was deleted while it was made. Make "
                 "another one"
@@ -264,8 +266,8 @@ class AccountAdmin:
         event(_logger, "key_created", account=account.name, key=key_id)
         return NewKey(account=account.name, key_id=key_id, secret=secret, grants=grants)
 
-    def _read(self, name: str) -> Stored[AccountRow]:
-        found = self._store.accounts.read(account_name(name))
+    async def _read(self, name: str) -> Stored[AccountRow]:
+        found = await self._store.accounts.read(account_name(name))
         if found is None:
             raise AccountNotFound(
                 f"there is no account {name!r}. Create it, or look for a misspelt name: "
@@ -273,16 +275,16 @@ class AccountAdmin:
             )
         return found
 
-    def _key(self, name: str, key_id: str) -> Stored[KeyRow]:
-        account = self._read(name).value
-        found = self._store.account_keys.read(key_id) if key_id in account.key_ids else None
+    async def _key(self, name: str, key_id: str) -> Stored[KeyRow]:
+        account = (await self._read(name)).value
+        found = await self._store.account_keys.read(key_id) if key_id in account.key_ids else None
         if found is None or found.value.account_id != account.account_id:
             raise _no_key(name, key_id)
         return found
 
-    def _change(self, name: str, change: Callable[[AccountRow], AccountRow]) -> AccountRow:
-        for _ in attempts(self._store.clock):
-            found = self._read(name)
+    async def _change(self, name: str, change: Callable[[AccountRow], AccountRow]) -> AccountRow:
+        async for _ in attempts(self._store.clock):
+            found = await self._read(name)
             wanted = change(found.value)
             if AccountStatus.DELETING is found.value.status is not wanted.status or (
                 wanted.status is AccountStatus.DELETING
@@ -294,7 +296,7 @@ class AccountAdmin:
                 )
             if wanted == found.value:
                 return wanted
-            if isinstance(self._store.accounts.update(found, wanted), Applied):
+            if isinstance(await self._store.accounts.update(found, wanted), Applied):
                 return wanted
         raise _contention(name)
 

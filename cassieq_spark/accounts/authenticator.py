@@ -15,6 +15,7 @@ from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyIn
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
 from cassieq_spark.options.values import Secret
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.accounts import AccountStatus
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Authenticator:
     def record_use(self, key_id: str) -> None:
         """Record that a key was used now, if Cassandra answers; nothing depends on it."""
         try:
-            self._store.key_uses.record(key_id, self._clock.now_us())
+            portal.run(self._store.key_uses.record(key_id, self._clock.now_us()))
         except CassieqError as error:  # least of all the request
             event(_logger, "key_use_not_recorded", key=key_id, error=str(error))
 
@@ -163,10 +164,10 @@ class Authenticator:
         return found
 
     def _find(self, key_id: str) -> LiveKey | None:
-        row = self._store.account_keys.find(key_id)
+        row = portal.run(self._store.account_keys.find(key_id))
         if row is None or row.is_disabled:
             return None
-        account = self._store.accounts.find(row.account)
+        account = portal.run(self._store.accounts.find(row.account))
         if (
             account is None
             or account.status is not AccountStatus.ACTIVE

@@ -29,6 +29,7 @@ from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
 from cassieq_spark.queue.message import show_time, time_of
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def create(
     """Create an account, with a key that has all rights in it. Its secret is shown this once."""
     key = load_master_key(master_key_file)
     with _admin(connection) as accounts:
-        _print_key(accounts.create(account, key), as_json=as_json)
+        _print_key(portal.run(accounts.create(account, key)), as_json=as_json)
 
 
 @app.command("list")
@@ -104,7 +105,7 @@ def create(
 def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
     """List all accounts by name."""
     with _admin(connection) as accounts:
-        found = accounts.all()
+        found = portal.run(accounts.all())
     shown = [
         {
             "account": one.name,
@@ -122,7 +123,7 @@ def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
 def keys(account: Account, connection: Connection, *, as_json: Json = False) -> None:
     """List the keys of an account: their rights, and when they were last used."""
     with _admin(connection) as accounts:
-        shown = [one.to_plain() for one in accounts.keys(account)]
+        shown = [one.to_plain() for one in portal.run(accounts.keys(account))]
     if not as_json:
         shown = [{**one, "grants": _in_words(one["grants"])} for one in shown]
     _print_all(shown, as_json=as_json)
@@ -143,7 +144,7 @@ def new_key(
     grants = (_grant(rights, queues),)
     key = load_master_key(master_key_file)
     with _admin(connection) as accounts:
-        _print_key(accounts.new_key(account, grants, key), as_json=as_json)
+        _print_key(portal.run(accounts.new_key(account, grants, key)), as_json=as_json)
 
 
 @app.command()
@@ -159,7 +160,7 @@ def rotate(
     """Make a key with the rights of another one, which stays valid until you delete it."""
     key = load_master_key(master_key_file)
     with _admin(connection) as accounts:
-        _print_key(accounts.rotate(account, key_id, key), as_json=as_json)
+        _print_key(portal.run(accounts.rotate(account, key_id, key)), as_json=as_json)
 
 
 _KeyFlag = Annotated[
@@ -198,7 +199,7 @@ def delete_key(
     """Delete a key for good. Servers refuse it within ten seconds."""
     make_sure(f"Delete key {key_id} of account {account!r}?", yes=yes)
     with _admin(connection) as accounts:
-        accounts.delete_key(account, key_id)
+        portal.run(accounts.delete_key(account, key_id))
     print_result({"account": account, "access_key_id": key_id, "deleted": True}, as_json=as_json)
 
 
@@ -216,10 +217,10 @@ def delete(
 ) -> None:
     """Delete an account with its keys. If it has queues, this needs --with-queues."""
     with _admin(connection) as accounts:
-        count = len(accounts.queues(account)) if with_queues else 0
+        count = len(portal.run(accounts.queues(account))) if with_queues else 0
         and_queues = f", {count} queues and all they hold" if count else ""
         make_sure(f"Delete account {account!r} with its keys{and_queues}?", yes=yes)
-        deleted = accounts.delete(account, with_queues=with_queues)
+        deleted = portal.run(accounts.delete(account, with_queues=with_queues))
     print_result({"account": account, "deleted": True, "deleted_queues": deleted}, as_json=as_json)
 
 
@@ -297,7 +298,7 @@ def _set_enabled(
     connection: Connection, account: str, key: str | None, *, is_enabled: bool, as_json: bool
 ) -> None:
     with _admin(connection) as accounts:
-        accounts.set_enabled(account, is_enabled=is_enabled, key_id=key)
+        portal.run(accounts.set_enabled(account, is_enabled=is_enabled, key_id=key))
     named = {"account": account} if key is None else {"account": account, "access_key_id": key}
     print_result({**named, "enabled": is_enabled}, as_json=as_json)
 

@@ -20,6 +20,7 @@ from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import QueueStats, stats
 from cassieq_spark.queue.inspect.waiting import scheduled_later
 from cassieq_spark.repair.lead import taken
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +174,7 @@ class Scanner:
         if not counted or now - self._asked_at < GONE_EVERY_S:
             return
         self._asked_at = now
-        for name in counted.difference(row.name for row in store.queues.find_all()):
+        for name in counted.difference(row.name for row in portal.run(store.queues.find_all())):
             metrics.forget_queue(name)
             if self._on_gone is not None:
                 self._on_gone(name)
@@ -191,11 +192,11 @@ class Scanner:
         found: list[Counted] = []
         unanswered = 0
         later, self._later = self._later, {}
-        for lane in lanes_of(store, None):
+        for lane in portal.run(lanes_of(store, None)):
             if not goes_on():
                 return None
             try:
-                counted = stats(lane, with_later=False)
+                counted = portal.run(stats(lane, with_later=False))
                 far = self._count_later(lane, later.get(lane.lane_id))
             except (QueueDeleted, QueueNotFound):
                 continue
@@ -211,6 +212,6 @@ class Scanner:
     def _count_later(self, lane: Lane, known: tuple[float, int] | None) -> int:
         now = self._clock.monotonic()
         if known is None or now - known[0] > LATER_EVERY_S:
-            known = now, scheduled_later(lane)
+            known = now, portal.run(scheduled_later(lane))
         self._later[lane.lane_id] = known
         return known[1]

@@ -31,6 +31,7 @@ from cassieq_spark.repair.findings import VerifyReport
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.spark.jobs.repair import heal
+from cassieq_spark.store import portal
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
@@ -117,9 +118,11 @@ def _work(
 ) -> RepairReport | VerifyReport | None:
     with opened(connection) as store:
         if given.verify:
-            return verify(store, lanes_of(store, names), has_all=names is None)
+            return portal.run(
+                verify(store, portal.run(lanes_of(store, names)), has_all=names is None)
+            )
         if given.dry_run:
-            return heal_dry_run(store, names)
+            return portal.run(heal_dry_run(store, names))
         with leading(store) as is_leader:
             if not (is_leader or given.no_leader):
                 return None

@@ -33,3 +33,8 @@ BUCKET_BYTES: Final = 32 * 1024**2
 
 BYTES_IN_FLIGHT: Final = 8 * 1024**2
 """The limit of one writer: with more unanswered bytes a node refuses connections as overloaded."""
+
+OFFLOAD_BYTES: Final = 1 << 16
+OFFLOAD_MESSAGES: Final = 256
+"""From so many bytes or messages on, a put is packed in a thread, and a chunk read in one: it takes
+longer than the change of threads, and others would wait for it."""

@@ -40,7 +40,7 @@ from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from cassieq_spark.store.store import Store
 
@@ -57,7 +57,7 @@ _NOT_DELETED: Final = "Nothing was deleted. See client.queues() for the names of
 _logger = get_logger("queue")
 
 
-def create(
+async def create(
     store: Store,
     name: QueueName,
     given: Mapping[str, Any],
@@ -77,18 +77,18 @@ def create(
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
     settings = QueueSettings.parse(**given)
-    check_dead_letter_queue(store, name, settings)
-    for _ in attempts(store.clock):
-        found = read_row(store, name)
+    await check_dead_letter_queue(store, name, settings)
+    async for _ in attempts(store.clock):
+        found = await read_row(store, name)
         if found is not None:
             check_home(store, found.value)
-            if not _is_usable(store, found.value):
-                finish_deletion(store, found)
+            if not await _is_usable(store, found.value):
+                await finish_deletion(store, found)
                 found = None
         is_new = found is None
         if found is None:
             _check_new_name(name)
-            found = _insert(store, name, settings, labels)
+            found = await _insert(store, name, settings, labels)
         if found is not None and found.value.status is QueueStatus.ACTIVE:
             _check_same(name, given, found.value.settings)
             return found.value, is_new
@@ -106,7 +106,7 @@ def _check_new_name(name: QueueName) -> None:
         )
 
 
-def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
+async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
     """Change settings; every client that has the queue open sees them within seconds.
 
     Raises:
@@ -116,7 +116,7 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
         UsageError: It, or its dead-letter queue, lives in another data centre.
     """
 
-    def change(row: QueueRow) -> QueueRow:
+    async def change(row: QueueRow) -> QueueRow:
         settings = row.settings.altered(changes)
         different = [key for key, _, _ in settings.differences(row.settings)]
         if fixed := [key for key in different if key in FIXED]:
@@ -127,20 +127,20 @@ def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
                 differences=tuple(fixed),
             )
         if "dead_letter_queue" in different:
-            check_dead_letter_queue(store, name, settings)
+            await check_dead_letter_queue(store, name, settings)
         return replace(row, settings=settings)
 
-    before, after = change_row(store, name, change)
+    before, after = await change_row(store, name, change)
     if different := [key for key, _, _ in after.value.settings.differences(before.settings)]:
         if "dead_letter_queue" in different:
-            _hold_target(store, after, before.settings)
+            await _hold_target(store, after, before.settings)
         event(_logger, "queue_altered", queue=name, settings=",".join(different))
         _tell_of_no_effect(name, after.value.settings)
     return after.value
 
 
-def change_row(
-    store: Store, name: QueueName, change: Callable[[QueueRow], QueueRow]
+async def change_row(
+    store: Store, name: QueueName, change: Callable[[QueueRow], Awaitable[QueueRow]]
 ) -> tuple[QueueRow, Stored[QueueRow]]:
     """CAS the row of an active queue from what ``change`` is given to what it returns.
 
@@ -155,26 +155,26 @@ def change_row(
         UsageError: It lives in another data centre.
         CasContention: It lost too many times in a row.
     """
-    for _ in attempts(store.clock):
-        found = read_row(store, name)
+    async for _ in attempts(store.clock):
+        found = await read_row(store, name)
         if found is None or found.value.status is not QueueStatus.ACTIVE:
-            raise missing(store, name)
+            raise await missing(store, name)
         check_home(store, found.value)
-        row = change(found.value)
+        row = await change(found.value)
         if row == found.value:
             return found.value, found
-        outcome = store.queues.update(found, row)
+        outcome = await store.queues.update(found, row)
         if isinstance(outcome, Applied):
             return found.value, outcome.now
     raise CasContention(f"other clients alter queue {name!r} again and again. Try again later")
 
 
-def delete(
+async def delete(
     store: Store,
     name: QueueName,
     lane: LaneId | None = None,
     *,
-    check: Callable[[QueueRow], None] = lambda _: None,
+    check: Callable[[QueueRow], Awaitable[None]] | None = None,
 ) -> LaneId:
     """Delete a queue with everything in it; return its first lane.
 
@@ -189,25 +189,28 @@ def delete(
         UsageError: It lives in another data centre, as do the writers that a deletion must stop.
     """
     is_ending = False
-    for _ in attempts(store.clock):
-        found = read_row(store, name)
+    async for _ in attempts(store.clock):
+        found = await read_row(store, name)
         if found is None or (lane is not None and lane not in found.value.lanes):
             if is_ending and lane is not None:
                 metrics.forget_queue(name)
                 return lane  # somebody else has carried it to its end
-            raise missing(store, name, _NOT_DELETED)
+            raise await missing(store, name, _NOT_DELETED)
         check_home(store, found.value)
         lane = found.value.lanes[0]
         if found.value.status is QueueStatus.DELETING:
-            finish_deletion(store, found)
+            await finish_deletion(store, found)
             return lane
-        check(found.value)
-        outcome = store.queues.update(found, replace(found.value, status=QueueStatus.DELETING))
+        if check is not None:
+            await check(found.value)
+        outcome = await store.queues.update(
+            found, replace(found.value, status=QueueStatus.DELETING)
+        )
         is_ending |= isinstance(outcome, Applied)
-    raise missing(store, name, _NOT_DELETED)
+    raise await missing(store, name, _NOT_DELETED)
 
 
-def purge(lane: Lane) -> int:
+async def purge(lane: Lane) -> int:
     """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
 
     Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
@@ -223,8 +226,8 @@ def purge(lane: Lane) -> int:
     dropped = 0
     failed: dict[Place, CassieqError] = {}
     sinks_failed: dict[str, CassieqError] = {}
-    for one in every_lane(lane):
-        dropped += _purge_lane(one, failed, sinks_failed)
+    for one in await every_lane(lane):
+        dropped += await _purge_lane(one, failed, sinks_failed)
     event(_logger, "queue_purged", queue=lane.queue, messages=dropped)
     if failed:
         raise first_of(failed)
@@ -233,26 +236,26 @@ def purge(lane: Lane) -> int:
     return dropped
 
 
-def _purge_lane(
+async def _purge_lane(
     lane: Lane, failed: dict[Place, CassieqError], sinks_failed: dict[str, CassieqError]
 ) -> int:
     dropped = 0
-    for window in windows(live_buckets(lane), WINDOW):
-        rows, unread = apart(lane, lane.buckets.read, window)
+    for window in windows(await live_buckets(lane), WINDOW):
+        rows, unread = await apart(lane, lane.buckets.read, window)
         undecided = {
             bucket: row
             for bucket, row in rows.items()
             if row is not None and row.value.status in OF_A_SINK
         }
-        rows |= roll_forward.settle_decided(lane, undecided, sinks_failed)
+        rows |= await roll_forward.settle_decided(lane, undecided, sinks_failed)
         todo = [at for at, row in rows.items() if row is None or row.value.status not in FINISHED]
-        done, undone = apart(lane, partial(_purge_bucket, lane, rows), todo)
+        done, undone = await apart(lane, partial(_purge_bucket, lane, rows), todo)
         dropped += sum(done.values())
         failed |= {lane.place(bucket): error for bucket, error in (unread | undone).items()}
     return dropped
 
 
-def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
+async def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
     """Check that it exists in this data centre, and that no chain of them leads back here."""
     seen = [name]
     target = settings.dead_letter_queue
@@ -264,7 +267,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
                 queue=name,
                 differences=("dead_letter_queue",),
             )
-        found = read_row(store, queue_name(target))
+        found = await read_row(store, queue_name(target))
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise QueueNotFound(
                 f"the dead-letter queue {target!r} of queue {name!r} does not exist. Create it "
@@ -281,7 +284,7 @@ def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettin
         target = found.value.settings.dead_letter_queue
 
 
-def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
+async def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
     """Look at a dead-letter queue again, now that the queue names it, or name it no more.
 
     Two alterations may each have closed half of a cycle. And a deletion of the target may have
@@ -292,13 +295,13 @@ def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSettings)
     """
     name, settings = QueueName(altered.value.name), altered.value.settings
     target = settings.dead_letter_queue
-    found = None if target is None else read_row(store, queue_name(target))
+    found = None if target is None else await read_row(store, queue_name(target))
     try:
         if found is not None and found.value.status is QueueStatus.ACTIVE:
-            store.queues.update(found, found.value)  # refused: it has another version already
-        check_dead_letter_queue(store, name, settings)
+            await store.queues.update(found, found.value)  # refused: it has another version already
+        await check_dead_letter_queue(store, name, settings)
     except CassieqError:
-        store.queues.update(altered, replace(altered.value, settings=before))
+        await store.queues.update(altered, replace(altered.value, settings=before))
         raise
 
 
@@ -314,12 +317,15 @@ def _tell_of_no_effect(name: QueueName, settings: QueueSettings) -> None:
             event(_logger, "dead_letter_queue_missing", queue=name, settings=names)
 
 
-def _is_usable(store: Store, row: QueueRow) -> bool:
+async def _is_usable(store: Store, row: QueueRow) -> bool:
     """Whether its lane can hand out ids; a queue without a monoton row counts as deleted [P13]."""
-    return row.status is QueueStatus.ACTIVE and store.lane(row.lanes[0]).monotons.read() is not None
+    return (
+        row.status is QueueStatus.ACTIVE
+        and await store.lane(row.lanes[0]).monotons.read() is not None
+    )
 
 
-def _insert(
+async def _insert(
     store: Store, name: QueueName, settings: QueueSettings, labels: Mapping[str, str]
 ) -> Stored[QueueRow] | None:
     """Insert the monoton rows, then the queue row: without the first it counts as deleted [P13].
@@ -329,7 +335,8 @@ def _insert(
     lanes = tuple(LaneId(new_uuid()) for _ in range(settings.priorities * settings.shards))
     now_us = store.clock.now_us()
     begin = Monoton(next_id=0, reserved_us=now_us)
-    unused = store.session.map(lambda lane: store.lane(lane).monotons.insert(begin).now, lanes)
+    inserted = await store.session.map(lambda lane: store.lane(lane).monotons.insert(begin), lanes)
+    unused = [one.now for one in inserted]
     row = QueueRow(
         name=name,
         queue_id=new_uuid(),
@@ -340,17 +347,17 @@ def _insert(
         created_us=now_us,
         labels=dict(labels),
     )
-    outcome = store.queues.insert(row)
+    outcome = await store.queues.insert(row)
     if isinstance(outcome, Applied):
         event(_logger, "queue_created", queue=name)
         _tell_of_no_effect(name, settings)
     elif outcome.now is None or outcome.now.value.lanes != lanes:
         with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
-            give_up(store, dict(zip(lanes, unused, strict=True)))
+            await give_up(store, dict(zip(lanes, unused, strict=True)))
         return None
     if settings.dead_letter_queue is not None and outcome.now is not None:
         without = settings.altered({"dead_letter_queue": None})
-        _hold_target(store, outcome.now, without)
+        await _hold_target(store, outcome.now, without)
     return outcome.now
 
 
@@ -372,10 +379,12 @@ def _check_same(name: QueueName, given: Mapping[str, Any], there: QueueSettings)
     )
 
 
-def _purge_bucket(lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo) -> int:
+async def _purge_bucket(
+    lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo
+) -> int:
     row = rows[bucket]
-    closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
+    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)
     if closed is None:
         return 0
-    dropped = lane.apply(bucket, Purge(), known=closed.row).result
+    dropped = (await lane.apply(bucket, Purge(), known=closed.row)).result
     return dropped if isinstance(dropped, int) else 0

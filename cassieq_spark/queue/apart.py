@@ -9,7 +9,7 @@ from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.model.ids import BucketNo, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.queue.lane import Lane
@@ -22,7 +22,9 @@ LATER_S: Final = 1.0
 """So long a look waits for each bucket when it has waited for one in vain."""
 
 
-def each_bucket(lane: Lane, work: Callable[[K], R], buckets: Iterable[K]) -> dict[K, R]:
+async def each_bucket(
+    lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
+) -> dict[K, R]:
     """Run ``work`` for every bucket, side by side; raise an error when all others are done [T5].
 
     Args:
@@ -32,20 +34,20 @@ def each_bucket(lane: Lane, work: Callable[[K], R], buckets: Iterable[K]) -> dic
         CassieqError: The error of the first bucket that failed, with its number; an error about
             the whole queue comes first.
     """
-    done, failed = apart(lane, work, buckets)
+    done, failed = await apart(lane, work, buckets)
     if failed:
         raise first_of(failed)
     return done
 
 
-def apart(
-    lane: Lane, work: Callable[[K], R], buckets: Iterable[K]
+async def apart(
+    lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
 ) -> tuple[dict[K, R], dict[K, CassieqError]]:
     """Return what ``work`` gave for each bucket, and the errors of failed ones."""
     todo = list(buckets)
     done: dict[K, R] = {}
     failed: dict[K, CassieqError] = {}
-    for bucket, result in zip(todo, lane.store.session.each(work, todo), strict=True):
+    for bucket, result in zip(todo, await lane.store.session.each(work, todo), strict=True):
         if isinstance(result, CassieqError):
             failed[bucket] = named(result, lane, bucket)
         else:
@@ -53,7 +55,7 @@ def apart(
     return done, failed
 
 
-def read_rows(
+async def read_rows(
     lane: Lane, buckets: Iterable[BucketNo], away: dict[BucketNo, CassieqError]
 ) -> dict[BucketNo, Stored[Bucket] | None]:
     """Rows, for a look at many; those that do not answer are in ``away``, by name.
@@ -61,7 +63,7 @@ def read_rows(
     Once one did not, nobody waits for long for the next: there may be one in every window [T5].
     """
     with lane.store.session.within(each_s=LATER_S if away else inf):
-        rows, unread = lane.buckets.read_many(buckets)
+        rows, unread = await lane.buckets.read_many(buckets)
     away |= {bucket: named(error, lane, bucket) for bucket, error in unread.items()}
     return rows
 

@@ -26,6 +26,7 @@ from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.message import Message, time_of, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
+from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ class Consumer(OfOneProcess):
             StoreError: That failed: the messages come back when their leases run out.
         """
         if not self._home.is_here:
-            return  # a forked child: what is left to do is the parent's
+            return None  # a forked child: what is left to do is the parent's
+        if portal.is_here():
+            return portal.apart(self.close)  # an iteration that nobody ended, found as garbage
         with self._lock:
             self._is_closing = True
             for condition in (self._arrived, self._is_due, self._is_wanted):
@@ -317,10 +320,10 @@ class Consumer(OfOneProcess):
             self._renewing |= by_place.keys()
             self._plan_renewal()
 
-        def one_bucket(place: Place) -> None:
+        async def one_bucket(place: Place) -> None:
             failure: Exception | None = None
             try:
-                self._extend(by_place[place])
+                await self._extend(by_place[place])
             except Exception as error:  # noqa: BLE001 - it is raised where the program waits
                 failure = error
                 self._tell(error)
@@ -334,14 +337,13 @@ class Consumer(OfOneProcess):
 
         session = self._lane.store.session
         with session.within(self._visibility_us / 1e6 / ROUNDS_PER_TIMEOUT):
-            for place in by_place:
-                session.begin(one_bucket, place)
+            portal.run(session.begin_each(one_bucket, by_place))
 
-    def _extend(self, held: dict[Receipt, _Held]) -> None:
+    async def _extend(self, held: dict[Receipt, _Held]) -> None:
         until_us = self._clock.now_us() + self._visibility_us  # or a moment later
         # A program may have got one of these just now, and have extended it for longer.
         longer = Extend(visibility_us=self._visibility_us, never_sooner=True)
-        refused = set(settle_in_background("extend", self._lane, held, longer))
+        refused = set(await settle_in_background("extend", self._lane, held, longer))
         with self._lock:
             for receipt, waiting in held.items():
                 waiting.until_us = 0 if receipt in refused else until_us
@@ -364,7 +366,9 @@ class Consumer(OfOneProcess):
             self._looks_begun += 1
         wanted = replace(self._ways.wanted, at_most=self._prefetch - len(self._waiting))
         lane = self._ways.lane()
-        found = tracing.received(lane.queue, lambda: self._ways.getter.get(lane, wanted))
+        found = tracing.received(
+            lane.queue, lambda: portal.run(self._ways.getter.get(lane, wanted))
+        )
         held = map(_Held, found, self._ways.receipts(found), map(_until_us, found))
         with self._lock:
             self._looks_ended = self._looks_begun
@@ -389,7 +393,7 @@ class Consumer(OfOneProcess):
             left = [held.receipt for held in self._waiting]
             self._waiting.clear()
         if left:
-            settle_in_background("release", self._lane, left, Release(is_counted=False))
+            portal.run(settle_in_background("release", self._lane, left, Release(is_counted=False)))
 
 
 def _until_us(message: Message) -> int:

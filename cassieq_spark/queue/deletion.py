@@ -29,7 +29,7 @@ WINDOW: Final = 256
 _logger = get_logger("queue")
 
 
-def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
+async def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     """Carry a deletion to its end, from wherever it stopped.
 
     The repair pointer comes first: from then on every put, get and commit fails its check against
@@ -39,78 +39,78 @@ def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
     check_home(store, row)
     # The first lane dies first: it stands for the queue. Then all others, before data is removed.
     for lane in row.lanes:
-        _raise(store, lane)
+        await _raise(store, lane)
     # Who bears a due lane reads L of the first one afterwards, and takes back what it made.
-    scheduled = _scheduled(store, row)
+    scheduled = await _scheduled(store, row)
     due = [one.lane_id(row.lanes[0]) for one in scheduled]
-    store.session.map(lambda lane: _raise(store, lane), due)
+    await store.session.map(lambda lane: _raise(store, lane), due)
     lanes = [*row.lanes, *due]
-    store.session.map(lambda lane: end_lane(store, lane, row.settings.bucket_size), lanes)
+    await store.session.map(lambda lane: end_lane(store, lane, row.settings.bucket_size), lanes)
     period_us = row.settings.period_us
-    store.session.map(
+    await store.session.map(
         lambda one: store.schedules.remove(row.lanes[0], one, period_us=period_us), scheduled
     )
-    store.queues.delete(found)
+    await store.queues.delete(found)
     metrics.forget_queue(row.name)
     event(_logger, "queue_deleted", queue=row.name)
 
 
-def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
+async def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
     period_us = row.settings.period_us
-    register = store.lane(row.lanes[0]).pointers.read().schedule
+    register = (await store.lane(row.lanes[0]).pointers.read()).schedule
     first = first_period(register, created_us=row.created_us, period_us=period_us)
     end = periods_end(store.clock.now_us(), period_us)
-    return store.schedules.read(row.lanes[0], first, end, period_us=period_us)
+    return await store.schedules.read(row.lanes[0], first, end, period_us=period_us)
 
 
-def _raise(store: Store, lane: LaneId) -> None:
+async def _raise(store: Store, lane: LaneId) -> None:
     """Take the first step of a lane's end, if nobody has."""
-    step = next_step(None, store.lane(lane).pointers.read(), at_most=1)
+    step = next_step(None, await store.lane(lane).pointers.read(), at_most=1)
     if isinstance(step, Raise):
-        _take(store, lane, step)
+        await _take(store, lane, step)
 
 
-def _take(store: Store, lane: LaneId, step: Raise) -> None:
-    _note(store, lane, Pointer.DROPPED, step.dropped)
-    store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+async def _take(store: Store, lane: LaneId, step: Raise) -> None:
+    await _note(store, lane, Pointer.DROPPED, step.dropped)
+    await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
 
 
-def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
+async def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
     """Take all steps of `model.ending` that are left."""
     while True:
         # Before the pointers: if it is gone, they say how far the data goes.
-        monoton = store.lane(lane).monotons.find()
+        monoton = await store.lane(lane).monotons.find()
         ids_end = None
         if monoton is not None:
             ids_end = BucketNo(max(0, -(-monoton.value.next_id // bucket_size)))
-        match next_step(ids_end, store.lane(lane).pointers.read(), at_most=WINDOW):
+        match next_step(ids_end, await store.lane(lane).pointers.read(), at_most=WINDOW):
             case Raise() as step:
-                _take(store, lane, step)
+                await _take(store, lane, step)
             case Close(end=end):
-                _note(store, lane, Pointer.END, end)
+                await _note(store, lane, Pointer.END, end)
                 if monoton is not None:
-                    store.lane(lane).monotons.delete(monoton)
+                    await store.lane(lane).monotons.delete(monoton)
             case Drop(first=first, end=end):
-                drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
-                _note(store, lane, Pointer.DROPPED, end)
+                await drop_dead(store, lane, [BucketNo(at) for at in range(first, end)])
+                await _note(store, lane, Pointer.DROPPED, end)
             case Over():
                 return
             case other:
                 assert_never(other)
 
 
-def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
+async def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
     """Write a pointer, answered at quorum before what it records is destroyed (G4); absent is 0."""
     if value:
-        store.lane(lane).pointers.advance(pointer, value)
+        await store.lane(lane).pointers.advance(pointer, value)
 
 
-def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
+async def drop_dead(store: Store, lane: LaneId, buckets: Iterable[BucketNo]) -> None:
     """Remove messages, overlays and rows of a dead lane's buckets."""
 
-    def one(bucket: BucketNo) -> None:
-        store.lane(lane).messages.drop(bucket)
-        store.lane(lane).overlays.drop(bucket)
-        store.lane(lane).buckets.delete(bucket)
+    async def one(bucket: BucketNo) -> None:
+        await store.lane(lane).messages.drop(bucket)
+        await store.lane(lane).overlays.drop(bucket)
+        await store.lane(lane).buckets.delete(bucket)
 
-    store.session.map(one, buckets)
+    await store.session.map(one, buckets)

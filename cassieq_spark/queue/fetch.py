@@ -11,7 +11,7 @@ from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
 from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
@@ -73,14 +73,14 @@ class Found:
         return [offset - self.chunk.first for offset in self.keep.offsets()]
 
 
-def fetch(
+async def fetch(
     store: Store,
     queue: QueueName,
     lanes: Fixed,
     plan: Sequence[Planned],
     *,
     goes_on: bool = False,
-) -> Iterator[Found]:
+) -> AsyncIterator[Found]:
     """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
 
     Args:
@@ -93,23 +93,25 @@ def fetch(
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
         tables, title = store.lane(lane_id), lanes.title(queue, lane_id)
-        yield from _found(tables, title, _read(tables, some, goes_on=goes_on))
+        read = _read(tables, some, goes_on=goes_on)
+        async for found in _found(tables, title, read):
+            yield found
 
 
-def _read(
+async def _read(
     tables: LaneTables, plan: Iterable[Planned], *, goes_on: bool
-) -> Iterator[tuple[Planned, Sequence[ChunkRow]]]:
+) -> AsyncIterator[tuple[Planned, Sequence[ChunkRow]]]:
     """Yield the plan's entries, or parts of them, with the chunks that hold their messages."""
     parts = [part for planned in plan for part in _parts(planned)]
     wanted = [(part.bucket, part.runs) for part in parts]
-    for position, chunks in tables.messages.read(wanted, goes_on=goes_on):
+    async for position, chunks in tables.messages.read(wanted, goes_on=goes_on):
         yield parts[position], chunks
 
 
-def _found(
-    tables: LaneTables, title: str, read: Iterable[tuple[Planned, Sequence[ChunkRow]]]
-) -> Iterator[Found]:
-    for planned, chunks in read:
+async def _found(
+    tables: LaneTables, title: str, read: AsyncIterator[tuple[Planned, Sequence[ChunkRow]]]
+) -> AsyncIterator[Found]:
+    async for planned, chunks in read:
         bodies = _Bodies(tables, title, planned)
         seen = EMPTY
         for chunk in chunks:
@@ -118,7 +120,7 @@ def _found(
             if not wanted_here:
                 continue
             seen |= wanted_here
-            for keep, updated in bodies.pieces(wanted_here):
+            async for keep, updated in bodies.pieces(wanted_here):
                 yield Found(
                     planned=planned,
                     chunk=chunk,
@@ -145,14 +147,14 @@ class _Bodies:
         self._ahead: dict[int, bytes | None] = {}
         self._at_once = 4
 
-    def pieces(self, wanted: Runs) -> Iterator[tuple[Runs, dict[int, bytes]]]:
+    async def pieces(self, wanted: Runs) -> AsyncIterator[tuple[Runs, dict[int, bytes]]]:
         """Yield these messages of one chunk, ascending, in pieces whose bodies fit into memory."""
         left, bodies, size = wanted, dict[int, bytes](), 0
         first = bisect_left(self._offsets, wanted.first)
         end = bisect_right(self._offsets, wanted.last)
         for at in range(first, end):
             offset = self._offsets[at]
-            body = self._body(at)
+            body = await self._body(at)
             if body is None:
                 # In a look: it was updated again, or its message was acked and dropped.
                 left -= Runs.span(offset, offset)
@@ -166,23 +168,23 @@ class _Bodies:
         if left:
             yield left, bodies
 
-    def _body(self, at: int) -> bytes | None:
+    async def _body(self, at: int) -> bytes | None:
         offset = self._offsets[at]
         if offset not in self._ahead:
             some = self._planned.revisions[at : at + self._at_once]
-            found = self._tables.overlays.read(self._planned.bucket, some)
+            found = await self._tables.overlays.read(self._planned.bucket, some)
             gone = [entry for entry in some if entry[0] not in found]
             if gone and not self._planned.is_look:
-                raise self._lost(gone)
+                raise await self._lost(gone)
             self._ahead.update({offset: found.get(offset) for offset, _ in some})
             fitting = BODIES_BYTES * len(some) // max(1, sum(map(len, found.values())))
             self._at_once = max(1, min(2 * len(some), BODIES_AT_ONCE, fitting))
         return self._ahead.pop(offset)
 
-    def _lost(self, gone: Sequence[tuple[int, int]]) -> LeaseLost | RowCorrupt:
+    async def _lost(self, gone: Sequence[tuple[int, int]]) -> LeaseLost | RowCorrupt:
         """The reason why updated bodies of a lease are missing: whoever replaces one drops it."""
         bucket = self._planned.bucket
-        row = self._tables.buckets.read(bucket)
+        row = await self._tables.buckets.read(bucket)
         now = {} if row is None else dict(row.value.revisions)
         named = [offset for offset, revision in gone if now.get(offset) == revision]
         if named:

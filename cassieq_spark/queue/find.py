@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import QueueNotFound, UsageError
@@ -12,6 +13,7 @@ from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.nearest import did_you_mean
 from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.portal import in_a_thread
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class LaneSpec:
         )
 
 
-def open_lane(store: Store, name: QueueName) -> Lane:
+async def open_lane(store: Store, name: QueueName) -> Lane:
     """The first lane of a queue that exists.
 
     Raises:
@@ -100,19 +102,22 @@ def open_lane(store: Store, name: QueueName) -> Lane:
         UsageError: Its home is another data centre: LOCAL_ quorums there and here do not see each
             other [P21].
     """
-    found = find_row(store, name)
+    found = await find_row(store, name)
     if found is None or found.value.status is not QueueStatus.ACTIVE:
-        raise missing(store, name)
+        raise await missing(store, name)
     return lane_of(store, found.value)
 
 
-def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
+async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     """The error for a queue that does not exist; it names one that may have been meant.
 
     Args:
         advice: What to do instead.
     """
-    near = did_you_mean(name, _names_near(store, name)) if suggests.get() else ""
+    near = ""
+    if suggests.get():
+        names = await _names_near(store, name)
+        near = await in_a_thread(partial(did_you_mean, name, names))  # it compares up to a thousand
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
         + (
@@ -122,58 +127,58 @@ def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     )
 
 
-def _names_near(store: Store, name: str) -> list[str]:
+async def _names_near(store: Store, name: str) -> list[str]:
     """Names of queues of the same account, or of none, as this one."""
     account = name.rpartition("/")[0]
-    return [one for one in store.queues.some_names() if one.rpartition("/")[0] == account]
+    return [one for one in await store.queues.some_names() if one.rpartition("/")[0] == account]
 
 
-def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
+async def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
     """The row of a queue, without any other data centre if it lives in this one (ADR 17).
 
     This data centre's quorum may be behind what all have decided: it may have former settings, or
     a queue that was deleted since, which its repair pointer shows [R25].
     """
-    found = store.queues.find(name)
+    found = await store.queues.find(name)
     if (
         found is not None
         and found.value.status is QueueStatus.ACTIVE
         and at_home(store, found.value)
-        and not _has_ended(store, found.value)
+        and not await _has_ended(store, found.value)
     ):
         return found
-    return read_row(store, name)
+    return await read_row(store, name)
 
 
-def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
+async def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
     """The row that all data centres have decided, with the status that counts.
 
     A row that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
     its queue was deleted [T14]. Whoever finishes its deletion removes it.
     """
-    found = store.queues.read(name)
-    if found is not None and _is_born_again(store, found.value):
+    found = await store.queues.read(name)
+    if found is not None and await _is_born_again(store, found.value):
         return replace(found, value=replace(found.value, status=QueueStatus.DELETING))
     return found
 
 
-def _is_born_again(store: Store, row: QueueRow) -> bool:
+async def _is_born_again(store: Store, row: QueueRow) -> bool:
     """A deletion changes the status before it raises L: a row that is still active is a ghost."""
-    return row.status is QueueStatus.ACTIVE and at_home(store, row) and _has_ended(store, row)
+    return row.status is QueueStatus.ACTIVE and at_home(store, row) and await _has_ended(store, row)
 
 
-def _has_ended(store: Store, row: QueueRow) -> bool:
+async def _has_ended(store: Store, row: QueueRow) -> bool:
     """Whether a queue that its home shows as active has ended: its repair pointer says so [R25]."""
-    return store.lane(row.lanes[0]).pointers.read().is_deleted
+    return (await store.lane(row.lanes[0]).pointers.read()).is_deleted
 
 
-def look_again(lane: Lane) -> Lane:
+async def look_again(lane: Lane) -> Lane:
     """The lane with its queue's present settings.
 
     Raises:
         QueueDeleted: The queue is gone, or another one has its name.
     """
-    found = find_row(lane.store, lane.queue)
+    found = await find_row(lane.store, lane.queue)
     if (
         found is None
         or found.value.status is not QueueStatus.ACTIVE
@@ -183,23 +188,23 @@ def look_again(lane: Lane) -> Lane:
     return lane_of(lane.store, found.value).sibling(lane.lane_id)
 
 
-def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
+async def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
     """The first lanes of these queues; None: of all that live in this client's data centre.
 
     Raises:
         QueueNotFound: A named queue does not exist.
     """
     if names is not None:
-        return [open_lane(store, name) for name in names]
-    return [lane_of(store, row) for row in rows_at_home(store, QueueStatus.ACTIVE)]
+        return [await open_lane(store, name) for name in names]
+    return [lane_of(store, row) for row in await rows_at_home(store, QueueStatus.ACTIVE)]
 
 
-def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
+async def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
     """All queues of a status whose home is this client's data centre, as its quorum knows them."""
-    return [row for row in every_row(store) if row.status is status and at_home(store, row)]
+    return [row for row in await every_row(store) if row.status is status and at_home(store, row)]
 
 
-def sources_of(store: Store, name: str, *, is_decided: bool = False) -> list[QueueName]:
+async def sources_of(store: Store, name: str, *, is_decided: bool = False) -> list[QueueName]:
     """The queues whose dead letters go to this one.
 
     Args:
@@ -209,10 +214,12 @@ def sources_of(store: Store, name: str, *, is_decided: bool = False) -> list[Que
     def has_it(row: QueueRow) -> bool:
         return row.status is QueueStatus.ACTIVE and row.settings.dead_letter_queue == name
 
-    return [row.name for row in every_row(store, has_it, is_decided=is_decided) if has_it(row)]
+    return [
+        row.name for row in await every_row(store, has_it, is_decided=is_decided) if has_it(row)
+    ]
 
 
-def every_row(
+async def every_row(
     store: Store,
     is_wanted: Callable[[QueueRow], bool] = lambda _: True,
     *,
@@ -227,15 +234,15 @@ def every_row(
         is_decided: By a quorum of all data centres: no row is outdated.
     """
 
-    def as_it_is(row: QueueRow) -> QueueRow | None:
-        if not _is_born_again(store, row):
+    async def as_it_is(row: QueueRow) -> QueueRow | None:
+        if not await _is_born_again(store, row):
             return row
-        now = read_row(store, row.name)
+        now = await read_row(store, row.name)
         return None if now is None else now.value
 
-    rows = store.queues.read_all() if is_decided else store.queues.find_all()
+    rows = await store.queues.read_all() if is_decided else await store.queues.find_all()
     found = filter(is_wanted, rows)
-    return [row for row in store.session.map(as_it_is, found) if row is not None]
+    return [row for row in await store.session.map(as_it_is, found) if row is not None]
 
 
 def at_home(store: Store, row: QueueRow) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.queues import QueueRow
 
 
-def delete(
+async def delete(
     store: Store,
     name: QueueName,
     lane: LaneId | None = None,
@@ -35,17 +35,17 @@ def delete(
         QueueInUse: Another queue needs it, or it holds what it must not; nothing was deleted.
     """
 
-    def check(row: QueueRow) -> None:
+    async def check(row: QueueRow) -> None:
         if not force:
-            _refuse_a_target(store, name)
+            await _refuse_a_target(store, name)
         if if_empty or if_unused:
-            _refuse_held(store, row, if_empty=if_empty, if_unused=if_unused)
+            await _refuse_held(store, row, if_empty=if_empty, if_unused=if_unused)
 
-    return admin.delete(store, name, lane, check=check)
+    return await admin.delete(store, name, lane, check=check)
 
 
-def _refuse_a_target(store: Store, name: QueueName) -> None:
-    if sources := sources_of(store, name, is_decided=True):
+async def _refuse_a_target(store: Store, name: QueueName) -> None:
+    if sources := await sources_of(store, name, is_decided=True):
         raise QueueInUse(
             f"queue {name!r} is the dead-letter queue of {', '.join(map(repr, sources))}: without "
             "it, repair cannot move their dead messages. Give them another dead_letter_queue, or "
@@ -53,8 +53,8 @@ def _refuse_a_target(store: Store, name: QueueName) -> None:
         )
 
 
-def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused: bool) -> None:
-    held = stats(lane_of(store, row))
+async def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused: bool) -> None:
+    held = await stats(lane_of(store, row))
     if if_unused and held.invisible:
         raise QueueInUse(
             f"queue {row.name!r} has {held.invisible:,} messages in flight: consumers work on "

@@ -12,19 +12,23 @@ from cassieq_spark import tracing
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.settlement import Release
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin, guards
 from cassieq_spark.queue.consumer import Consumer, Ways
 from cassieq_spark.queue.find import look_again
 from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
-from cassieq_spark.queue.inspect.stats import QueueStats, peek, stats
+from cassieq_spark.queue.inspect.stats import QueueStats, stats
+from cassieq_spark.queue.inspect.visible import peek
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.results import PutResult, Puts
+from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.settling import Settling
 from cassieq_spark.queue.work import Where, Work
 from cassieq_spark.recent import Recent
+from cassieq_spark.store import portal
 
 Seconds = float | timedelta
 
@@ -210,7 +214,15 @@ class Queue(Settling):
             consumer=consumer,
             at_least=priority_at_least,
         )
-        return tracing.received(self.name, lambda: self._work.getter.get(self._lane, wanted))
+        lane, getter = self._lane, self._work.getter
+
+        async def hand_back(messages: list[Message]) -> None:
+            receipts = self._receipts(messages)
+            await settle_in_background("release", lane, receipts, Release(is_counted=False))
+
+        return tracing.received(
+            self.name, lambda: portal.run(getter.get(lane, wanted), left=hand_back)
+        )
 
     def consumer(
         self,
@@ -257,7 +269,7 @@ class Queue(Settling):
             OptionInvalid, QueueDeleted: As `get`.
             StoreError: A part of the queue did not answer, and the rest has no visible message.
         """
-        return peek(self._lane, arguments.count("max_messages", max_messages))
+        return portal.run(peek(self._lane, arguments.count("max_messages", max_messages)))
 
     def stats(self) -> QueueStats:
         """Count what is in the queue: one read per bucket that repair has not dropped.
@@ -266,7 +278,7 @@ class Queue(Settling):
             QueueDeleted: The queue is gone.
             StoreError: A part of it did not answer: a count without that part would be wrong.
         """
-        return stats(self._lane)
+        return portal.run(stats(self._lane))
 
     def scheduled(self) -> list[ScheduledHour]:
         """Count what was put with a time much later and is not due yet, by hour and priority.
@@ -276,7 +288,7 @@ class Queue(Settling):
         Raises:
             QueueDeleted, StoreError: As `stats`.
         """
-        return by_hour(self._lane)
+        return portal.run(by_hour(self._lane))
 
     def purge(self) -> int:
         """Drop all messages: visible, leased, delayed and dead. Return how many.
@@ -284,7 +296,7 @@ class Queue(Settling):
         Raises:
             QueueDeleted: The queue is gone.
         """
-        return admin.purge(self._lane)
+        return portal.run(admin.purge(self._lane))
 
     def delete(
         self, *, force: bool = False, if_empty: bool = False, if_unused: bool = False
@@ -303,11 +315,13 @@ class Queue(Settling):
             QueueInUse: Something depends on it; nothing was deleted.
         """
         lane = self._known_lane
-        guards.delete(
-            *(lane.store, lane.queue, lane.lane_id),
-            force=force,
-            if_empty=if_empty,
-            if_unused=if_unused,
+        portal.run(
+            guards.delete(
+                *(lane.store, lane.queue, lane.lane_id),
+                force=force,
+                if_empty=if_empty,
+                if_unused=if_unused,
+            )
         )
         self._works.forget(lane.lane_id)
 
@@ -317,7 +331,7 @@ class Queue(Settling):
         now = self._known_lane.clock.monotonic()
         if now - self._looked_at > LOOK_AGAIN_S and self._looking.acquire(blocking=False):
             try:
-                self._known_lane = look_again(self._known_lane)
+                self._known_lane = portal.run(look_again(self._known_lane))
                 self._looked_at = now
             except QueueDeleted:
                 self._works.forget(self._known_lane.lane_id)
@@ -347,7 +361,7 @@ class Queue(Settling):
         with tracing.sending(self.name, [row.headers for row in rows]) as context, call:
             if context:
                 rows = [encode.with_context(row, context) for row in rows]
-            return self._work.put(parts, rows, ttl_us=ttl_us, keys=keys)
+            return portal.run(self._work.put(parts, rows, ttl_us=ttl_us, keys=keys))
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _logger = get_logger("queue")
 
 
-def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> QueueRow:
+async def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> QueueRow:
     """Set labels, and remove those whose text is None; the others stay.
 
     Raises:
@@ -31,13 +31,13 @@ def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> Q
         UsageError: It lives in another data centre.
     """
 
-    def change(row: QueueRow) -> QueueRow:
+    async def change(row: QueueRow) -> QueueRow:
         merged = {**row.labels, **changes}
         labels = {key: text for key, text in merged.items() if text is not None}
         arguments.check_labels(labels)
         return replace(row, labels=labels)
 
-    before, after = change_row(store, name, change)
+    before, after = await change_row(store, name, change)
     if after.value != before:
         event(_logger, "queue_altered", queue=name, settings="labels")
     return after.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CasContention, QueueDeleted
@@ -18,7 +18,7 @@ from cassieq_spark.store.row_port import race_pause_s
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
     from uuid import UUID
 
     from cassieq_spark.clock import Clock
@@ -41,17 +41,34 @@ LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
 
 
-def attempts(clock: Clock) -> Iterator[int]:
-    """Loop over tries of a CAS that others may win: `MAX_REFUSALS` times, with pauses [P28]."""
-    for attempt in range(MAX_REFUSALS):
+class attempts:  # noqa: N801 - it is used as a function is
+    """Loop over tries of a CAS that others may win: `MAX_REFUSALS` times, with pauses [P28].
+
+    No generator: most loops end with the first try, and asyncio has work with one that is left.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next = 0
+
+    def __aiter__(self) -> Self:
+        """Begin."""
+        return self
+
+    async def __anext__(self) -> int:
+        """Pause before each try but the first."""
+        attempt = self._next
+        if attempt >= MAX_REFUSALS:
+            raise StopAsyncIteration
         if attempt:
-            stand_back(clock, attempt - 1)
-        yield attempt
+            await stand_back(self._clock, attempt - 1)
+        self._next += 1
+        return attempt
 
 
-def stand_back(clock: Clock, attempt: int) -> None:
+async def stand_back(clock: Clock, attempt: int) -> None:
     """Wait a random moment after a lost race, longer each time [P28]."""
-    clock.wait(race_pause_s(attempt))
+    await clock.sleep(race_pause_s(attempt))
 
 
 class LaneEnded(Exception):
@@ -215,7 +232,7 @@ class Lane:
         settings = self.settings
         return settings.dead_letter_expired and settings.dead_letter_queue is not None
 
-    def read_pointers(self) -> Pointers:
+    async def read_pointers(self) -> Pointers:
         """Read all pointers by one quorum read.
 
         In a due lane of a queue that is there, L = 2^62 means that all of it is acked [U12].
@@ -223,40 +240,40 @@ class Lane:
         Raises:
             QueueDeleted: The repair pointer says so [R25].
         """
-        return self.begin_pointers()()
+        return await self.begin_pointers()()
 
-    def begin_pointers(self) -> Callable[[], Pointers]:
+    def begin_pointers(self) -> Callable[[], Awaitable[Pointers]]:
         """Send what `read_pointers` sends, without waiting; call what is returned, once."""
         read = self.pointers.begin_read()
 
-        def found() -> Pointers:
-            pointers = read()
+        async def found() -> Pointers:
+            pointers = await read()
             if pointers.is_deleted:
                 if self.due is None:
                     raise self.deleted()
-                self.first.read_pointers()
+                await self.first.read_pointers()
             return pointers
 
         return found
 
-    def read_monoton(self) -> Monoton:
+    async def read_monoton(self) -> Monoton:
         """What ids the lane has handed out; a due lane that is closed or finished still says so.
 
         Raises:
             QueueDeleted: It is no due lane, and has no monoton row.
         """
-        found = self.monotons.find()
+        found = await self.monotons.find()
         if found is not None and (self.due is not None or not found.value.is_closed):
             return found.value
         if self.due is None:
             raise self.deleted()
         return Monoton(next_id=0, reserved_us=self.clock.now_us(), is_closed=True)
 
-    def is_dropped(self, bucket: BucketNo) -> bool:
+    async def is_dropped(self, bucket: BucketNo) -> bool:
         """Whether L, read *after* a row, is above it: the row itself cannot say that (G5)."""
-        return bucket < self.read_pointers().repair
+        return bucket < (await self.read_pointers()).repair
 
-    def apply(
+    async def apply(
         self, bucket: BucketNo, intent: Intent, *, known: Stored[Bucket] | None = None
     ) -> Answer:
         """Change a bucket row, with whatever else this client is to change there (ADR 39).
@@ -272,7 +289,7 @@ class Lane:
             CasAmbiguous: See `store.cas`.
             StoreTimeout, StoreUnavailable: Nothing was sent.
         """
-        answer, why = self.buckets.apply(bucket, intent, known=known)
+        answer, why = await self.buckets.apply(bucket, intent, known=known)
         if answer.end is End.CONTENDED:
             raise self.contended(self.bucket_title(bucket))
         if why is not None:
@@ -281,7 +298,7 @@ class Lane:
             raise answer.result
         return answer
 
-    def change_bucket(
+    async def change_bucket(
         self,
         bucket: BucketNo,
         change: Callable[[Bucket, int, Callable[[], UUID]], Bucket | None],
@@ -293,10 +310,10 @@ class Lane:
         Returns:
             The row as it is then; None if there is none.
         """
-        row: Any = self.apply(bucket, Change(change=change), known=known).row
+        row: Any = (await self.apply(bucket, Change(change=change), known=known)).row
         return row  # type: ignore[no-any-return]  # what was read is what comes out
 
-    def attempts(self) -> Iterator[int]:
+    def attempts(self) -> AsyncIterator[int]:
         """See the function `attempts`; when it ends, raise `contended`."""
         return attempts(self.clock)
 
@@ -308,9 +325,9 @@ class Lane:
             "open it again with client.queue(), or restart the query",
         )
 
-    def ended(self) -> QueueDeleted | LaneEnded:
+    async def ended(self) -> QueueDeleted | LaneEnded:
         """The error of a lane that hands out no ids: a queue's end, or only a due lane's."""
-        if self.due is None or self.first.pointers.read().is_deleted:
+        if self.due is None or (await self.first.pointers.read()).is_deleted:
             return self.deleted()
         return LaneEnded()
 
@@ -322,14 +339,14 @@ class Lane:
         )
 
 
-def live_buckets(lane: Lane) -> range:
+async def live_buckets(lane: Lane) -> range:
     """All buckets that may have a row: from the repair pointer to the monoton id.
 
     Raises:
         QueueDeleted: The lane is dead.
     """
-    next_id = lane.read_monoton().next_id
-    return range(lane.read_pointers().repair, -(-next_id // lane.bucket_size))
+    next_id = (await lane.read_monoton()).next_id
+    return range((await lane.read_pointers()).repair, -(-next_id // lane.bucket_size))
 
 
 def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:

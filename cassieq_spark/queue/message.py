@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
@@ -13,8 +14,10 @@ from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_MESSAGES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store.portal import in_a_thread
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
@@ -120,12 +123,12 @@ def show_time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-def read_messages(
+async def read_messages(
     lane: Lane,
     plan: Iterable[tuple[Planned, int | None]],
     *,
     goes_on: bool = False,
-) -> Iterator[Message]:
+) -> AsyncIterator[Message]:
     """Yield the planned messages, in the order of the plan.
 
     Args:
@@ -141,10 +144,18 @@ def read_messages(
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
     planned_reads = [planned for planned, _ in entries]
-    for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
+    async for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
-        yield from _messages(lane.sibling(planned.lane), found, until)
+        made = partial(_made, lane.sibling(planned.lane), found, until)
+        many = found.chunk.count if found.keep is None else found.keep.count
+        is_large = many >= OFFLOAD_MESSAGES or len(found.chunk.payload) >= OFFLOAD_BYTES
+        for message in await in_a_thread(made) if is_large else made():
+            yield message
+
+
+def _made(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
+    return list(_messages(lane, found, until_us))
 
 
 def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Message]:

@@ -16,12 +16,14 @@ from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
+
+    FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
 
 
 ALWAYS: Final = 8
@@ -39,7 +41,7 @@ class Block:
     end: BucketNo
 
 
-def begin_queue(first: Lane) -> None:
+async def begin_queue(first: Lane) -> None:
     """See to it that the first lane's monoton row has changed before another lane is used.
 
     Whoever gives up a queue that lost its name, and whose INSERT may have landed since, ends it by
@@ -48,22 +50,22 @@ def begin_queue(first: Lane) -> None:
     seen = first.pointers.seen
     if seen.is_begun:
         return
-    for _ in first.attempts():
-        found = first.monotons.read()
+    async for _ in first.attempts():
+        found = await first.monotons.read()
         if found is None:
             raise first.deleted()
         if found.version.row_version > CREATED:
             # A row that was ended may be born again by a copy of its INSERT, and be changed then:
             # L went up before it went, so L is read after it.
-            first.read_pointers()
+            await first.read_pointers()
             seen.is_begun = True
             return
         # Whatever becomes of it: the row is read again.
-        first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))
+        await first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))
     raise first.contended(f"the monoton row of {first.title}")
 
 
-def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
+async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
     """Take the next whole buckets.
 
     One quorum read and one LWT. A block whose reservation could not be settled is lost: it is a
@@ -78,7 +80,7 @@ def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Bloc
         LaneEnded: The same of a due lane of a queue that is there.
         CasContention: It lost too many times in a row.
     """
-    return Reserver().reserve(lane, buckets, above=above)
+    return await Reserver().reserve(lane, buckets, above=above)
 
 
 class Reserver:
@@ -97,13 +99,13 @@ class Reserver:
         """The row as it is, as far as nobody else reserves; None: others do."""
         return self._row if self._times_alone >= ALWAYS else None
 
-    def reserve(
+    async def reserve(
         self,
         lane: Lane,
         buckets: int,
         *,
         above: BucketNo = FIRST_BUCKET,
-        first_read: Callable[[], Stored[Monoton] | None] | None = None,
+        first_read: FirstRead | None = None,
     ) -> Block:
         """See `reserve`.
 
@@ -114,17 +116,17 @@ class Reserver:
             CassieqError: See `reserve`.
         """
         if not lane.is_first:
-            begin_queue(lane.first)
+            await begin_queue(lane.first)
         size = lane.bucket_size
         known, self._row = self._row, None
         read = first_read or lane.monotons.read
-        for _ in lane.attempts():
-            old, read = read(), lane.monotons.read
+        async for _ in lane.attempts():
+            old, read = await read(), lane.monotons.read
             if old is None:
-                raise lane.ended()
+                raise await lane.ended()
             first = max(-(-old.value.next_id // size), above)
             new = Monoton(next_id=(first + buckets) * size, reserved_us=lane.clock.now_us())
-            outcome = lane.monotons.update(old, new)
+            outcome = await lane.monotons.update(old, new)
             if isinstance(outcome, Applied):
                 is_alone = known is not None and known.version == old.version
                 self._times_alone = self._times_alone + 1 if is_alone else 0
@@ -133,7 +135,7 @@ class Reserver:
         raise lane.contended(f"the monoton row of {lane.title}")
 
 
-def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
+async def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
     """End a queue whose INSERT has lost the name to another queue's, and may land later [T14].
 
     The first lane's monoton row decides whether it is ended: it changes before any other lane is
@@ -142,15 +144,15 @@ def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
     then: a copy of its own INSERT must not open the lane again in between.
     """
     (first, row), *others = unused.items()
-    if row is None or not close_unused(store, first, row):
+    if row is None or not await close_unused(store, first, row):
         return
     for lane, row in others:
         if row is not None:
             with suppress(CassieqError):  # the next one, and a full repair ends this one
-                close_unused(store, lane, row)
+                await close_unused(store, lane, row)
 
 
-def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
+async def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
     """End a lane that nobody has used; False: somebody has changed its monoton row.
 
     Args:
@@ -159,9 +161,9 @@ def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
     """
     if row.version.row_version > CREATED:
         return False
-    closed = store.lane(lane).monotons.update(row, replace(row.value, is_closed=True))
+    closed = await store.lane(lane).monotons.update(row, replace(row.value, is_closed=True))
     if not isinstance(closed, Applied):
         return False
-    store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-    store.lane(lane).monotons.delete(closed.now)
+    await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+    await store.lane(lane).monotons.delete(closed.now)
     return True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.lane import Lane
@@ -26,18 +26,18 @@ class Returns:
         self._lane = lane
         self._bucket = bucket
         self._hinted_us: list[int] = []
-        self._begun: tuple[int, Callable[[], None]] | None = None
+        self._begun: tuple[int, Callable[[], Awaitable[None]]] | None = None
 
-    def begin_hint(self, time_us: int) -> None:
+    async def begin_hint(self, time_us: int) -> None:
         """Begin to write one hint of the next try, without waiting, while its row is not known yet.
 
         `hint` waits for it.
         """
         now_us = self._lane.clock.now_us()
-        wait = self._lane.hints.begin_write([(self._bucket, time_us)], now_us=now_us)
+        wait = await self._lane.hints.begin_write([(self._bucket, time_us)], now_us=now_us)
         self._begun = time_us, wait
 
-    def hint(self, times_us: Iterable[int]) -> None:
+    async def hint(self, times_us: Iterable[int]) -> None:
         """Write a hint for each of these times; what is over comes back now [R12].
 
         What `begin_hint` has written for this try is waited for, and not written again.
@@ -46,13 +46,13 @@ class Returns:
         if self._begun is not None:
             begun_us, wait = self._begun
             self._begun = None
-            wait()
+            await wait()
         now_us = self._lane.clock.now_us()
         self._hinted_us = [max(time_us, now_us) for time_us in times_us]
         # A time that is over by now became another one, and is written.
-        self._write([time_us for time_us in self._hinted_us if time_us != begun_us], now_us)
+        await self._write([time_us for time_us in self._hinted_us if time_us != begun_us], now_us)
 
-    def confirm(self) -> None:
+    async def confirm(self) -> None:
         """Hint again, now, where a minute may have been passed before the CAS was answered.
 
         It reads nothing, and writes only if the CAS took half a minute or more. If a client dies
@@ -63,8 +63,8 @@ class Returns:
             is_passable(minute_of(time_us), now_us=now_us + LATE_AFTER_US)
             for time_us in self._hinted_us
         ):
-            self._write([now_us], now_us)
+            await self._write([now_us], now_us)
 
-    def _write(self, times_us: Iterable[int], now_us: int) -> None:
+    async def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
-        lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
+        await lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)

@@ -22,7 +22,7 @@ from cassieq_spark.queue.returns import Returns
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId
@@ -51,8 +51,12 @@ TOGETHER: Final = 64
 _logger = get_logger("queue")
 
 
-def roll_forward(
-    lane: Lane, sink_id: str, listed: BucketList, *, seen: Callable[[], Seen] | None = None
+async def roll_forward(
+    lane: Lane,
+    sink_id: str,
+    listed: BucketList,
+    *,
+    seen: Callable[[], Awaitable[Seen]] | None = None,
 ) -> None:
     """Make every bucket of a committed batch visible, in all lanes. Idempotent; up to 16 at once.
 
@@ -67,10 +71,10 @@ def roll_forward(
             than was committed: the protocol does not do that, so nothing more is done to it.
     """
 
-    def publish(seen: Seen, entry: Entry) -> object:
-        return _publish(lane, *entry, seen=seen)
+    async def publish(seen: Seen, entry: Entry) -> object:
+        return await _publish(lane, *entry, seen=seen)
 
-    failures = _publish_all(lane, [(sink_id, *entry) for entry in listed], publish, seen)
+    failures = await _publish_all(lane, [(sink_id, *entry) for entry in listed], publish, seen)
     if failures:
         (_, place, _), error = failures[0]
         raise named(error, lane, place)
@@ -99,16 +103,16 @@ class Seen:
         """Whether its row and the L after it are there."""
         return place in self.rows and place.lane in self.low
 
-    def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
+    async def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
         """Whether L is above a bucket, read after this row."""
         known = self.rows.get(lane.place(bucket))
         low = self.low.get(lane.lane_id)
         if low is not None and known is not None and known.value is row:
             return bucket < low
-        return lane.is_dropped(bucket)
+        return await lane.is_dropped(bucket)
 
 
-def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Seen]:
+def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Seen]]:
     """Begin to read the rows of some buckets, at most as many as are published together.
 
     Returns:
@@ -123,25 +127,30 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Seen]:
             for lane_id, buckets in by_lane.items()
         }
 
-    def wait() -> Seen:
+    async def low_of(at: LaneId) -> BucketNo:
+        return (await lane.sibling(at).read_pointers()).repair
+
+    async def wait() -> Seen:
         rows = {
             Place(lane_id, bucket): row
             for lane_id, answered in asked.items()
-            for bucket, row in answered()[0].items()
+            for bucket, row in (await answered())[0].items()
             if row is None or row.value.status in AS_LISTED
         }
         waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
         lanes = list(dict.fromkeys(place.lane for place in waiting))
         session = lane.store.session
         with session.within(each_s=LOOK_S):
-            lows = session.each(lambda at: lane.sibling(at).read_pointers().repair, lanes)
+            lows = await session.each(low_of, lanes)
         low = {at: one for at, one in zip(lanes, lows, strict=True) if isinstance(one, int)}
         return Seen(rows=rows, low=low)
 
     return wait
 
 
-def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None) -> Rows:
+async def settle_decided(
+    lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None
+) -> Rows:
     """Act on those of these ``writing`` and ``prepared`` rows that their sinks have decided.
 
     One quorum read per sink, after the rows were read (before, it would mean nothing). All sinks
@@ -158,7 +167,7 @@ def settle_decided(lane: Lane, rows: Rows, failed: dict[str, CassieqError] | Non
         QueueDeleted: The lane is dead.
     """
     work = _Settling(lane, rows)
-    work.run()
+    await work.run()
     if failed is not None:
         failed.update(work.failures)
     elif work.failures:
@@ -181,17 +190,17 @@ class _Settling:
         self.changed: Rows = {}
         self.failures: dict[str, CassieqError] = {}
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Do all steps; a failure stops only its own sink or bucket."""
-        self.failures.update(_each(self._lane, self._read, self._by_sink))
+        self.failures.update(await _each(self._lane, self._read, self._by_sink))
         for sink_id, sink in self._sinks.items():
             for bucket in self._by_sink[sink_id]:
                 place = self._lane.place(bucket)
                 self._fates[bucket] = _fate(sink, place, self._rows[bucket].value)
-        for (sink_id, _, _), error in _publish_all(self._lane, self._listed(), self._publish):
+        for (sink_id, _, _), error in await _publish_all(self._lane, self._listed(), self._publish):
             self.failures.setdefault(sink_id, error)
         void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
-        for bucket, error in _each(self._lane, self._void, void):
+        for bucket, error in await _each(self._lane, self._void, void):
             sink_ref = self._rows[bucket].value.sink
             if sink_ref is not None:
                 self.failures.setdefault(sink_ref.sink_id, error)
@@ -206,28 +215,28 @@ class _Settling:
                 listed += [(sink_id, *entry) for entry in sink.listed]
         return listed
 
-    def _read(self, sink_id: str) -> None:
-        stored = self._lane.store.sinks.read(sink_id)
+    async def _read(self, sink_id: str) -> None:
+        stored = await self._lane.store.sinks.read(sink_id)
         self._sinks[sink_id] = None if stored is None else stored.value
 
-    def _publish(self, seen: Seen, one: Entry) -> None:
-        now = _publish(self._lane, *one, seen=seen)
+    async def _publish(self, seen: Seen, one: Entry) -> None:
+        now = await _publish(self._lane, *one, seen=seen)
         lane_id, bucket = one[1]
         is_here = lane_id == self._lane.lane_id
         if now is not None and is_here and self._fates.get(bucket) is Fate.SEAL:
             self.changed[bucket] = now
 
-    def _void(self, bucket: BucketNo) -> None:
-        now = self._lane.change_bucket(bucket, _voided, known=self._rows[bucket])
+    async def _void(self, bucket: BucketNo) -> None:
+        now = await self._lane.change_bucket(bucket, _voided, known=self._rows[bucket])
         if now is not None:
             self.changed[bucket] = now
 
 
-def _publish_all(
+async def _publish_all(
     lane: Lane,
     entries: Sequence[Entry],
-    publish: Callable[[Seen, Entry], object],
-    seen: Callable[[], Seen] | None = None,
+    publish: Callable[[Seen, Entry], Awaitable[object]],
+    seen: Callable[[], Awaitable[Seen]] | None = None,
 ) -> list[tuple[Entry, CassieqError]]:
     """Publish all of these, `TOGETHER` at a time; return what failed, and why.
 
@@ -239,18 +248,18 @@ def _publish_all(
         some = entries[at : at + TOGETHER]
         if seen is None:
             seen = begin_look(lane, (place for _, place, _ in some))
-        looked, seen = seen(), None
+        looked, seen = await seen(), None
         to_do: list[Entry] = []
         for entry in some:
             if looked.is_over(entry[1]):
-                publish(looked, entry)  # which sends nothing
+                await publish(looked, entry)  # which sends nothing
             else:
                 (to_do if looked.is_known(entry[1]) else unknown).append(entry)
-        failures += _each(lane, partial(publish, looked), to_do)
-    return failures + _each(lane, partial(publish, Seen({}, {})), unknown)
+        failures += await _each(lane, partial(publish, looked), to_do)
+    return failures + await _each(lane, partial(publish, Seen({}, {})), unknown)
 
 
-def _publish(
+async def _publish(
     lane: Lane, sink_id: str, place: Place, count: int, seen: Seen
 ) -> Stored[Bucket] | None:
     known = seen.rows.get(place)
@@ -258,10 +267,10 @@ def _publish(
         return None
     lane, bucket = lane.sibling(place.lane), place.bucket
 
-    def change(row: Bucket) -> Bucket | None:
+    async def change(row: Bucket) -> Bucket | None:
         # The next commit rolls a list again, when its buckets may have been dropped long since: a
         # statement that was sent twice may have landed after that, and made a ghost (G5).
-        if row.status in VISIBLE or seen.is_dropped(lane, bucket, row):
+        if row.status in VISIBLE or await seen.is_dropped(lane, bucket, row):
             return None
         if row.status is not Status.PREPARED:
             raise RowCorrupt(
@@ -277,25 +286,25 @@ def _publish(
         new = rules.published(row, now_us=lane.clock.now_us())
         # The row as prepared has these times, too: from the hint on, the time pointer stays at
         # them, so this CAS may come as late as it likes [R12].
-        Returns(lane, bucket).hint(return_times_us(new))
+        await Returns(lane, bucket).hint(return_times_us(new))
         return new
 
-    row = known or lane.buckets.read(bucket)
-    for attempt in lane.attempts():
+    row = known or await lane.buckets.read(bucket)
+    async for attempt in lane.attempts():
         if attempt > 1:
-            row = lane.buckets.read(bucket)  # in a longer pause others change it (ADR 34)
-        new = None if row is None else change(row.value)
+            row = await lane.buckets.read(bucket)  # in a longer pause others change it (ADR 34)
+        new = None if row is None else await change(row.value)
         if row is None or new is None:
             return row
-        outcome = lane.buckets.update(bucket, row, new)
+        outcome = await lane.buckets.update(bucket, row, new)
         row = outcome.now
         if isinstance(outcome, Applied):
             return row
     raise lane.contended(lane.bucket_title(bucket))
 
 
-def _each(
-    lane: Lane, work: Callable[[T], object], items: Iterable[T]
+async def _each(
+    lane: Lane, work: Callable[[T], Awaitable[object]], items: Iterable[T]
 ) -> list[tuple[T, CassieqError]]:
     """Work on every item, side by side; return the items that failed, and why [T5] [T21].
 
@@ -303,7 +312,7 @@ def _each(
         QueueDeleted: The lane is dead: nothing of it matters any more.
     """
     todo = list(items)
-    ended = zip(todo, lane.store.session.each(work, todo), strict=True)
+    ended = zip(todo, await lane.store.session.each(work, todo), strict=True)
     failures = [(item, end) for item, end in ended if isinstance(end, CassieqError)]
     for _, error in failures:
         if isinstance(error, QueueDeleted):

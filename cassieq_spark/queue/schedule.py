@@ -49,7 +49,7 @@ class Births:
     def __init__(self) -> None:
         self._known: set[LaneId] = set()
 
-    def lane_for(self, lane: Lane, due_us: int) -> Lane | None:
+    async def lane_for(self, lane: Lane, due_us: int) -> Lane | None:
         """The due lane for a message that would go to ``lane``; None: that one takes it.
 
         Args:
@@ -67,9 +67,9 @@ class Births:
             after_us=int(settings.schedule_after_s * 1e6),
             period_us=settings.period_us,
         )
-        return None if due is None else self.get(lane, due)
+        return None if due is None else await self.get(lane, due)
 
-    def get(self, lane: Lane, due: DueLane) -> Lane | None:
+    async def get(self, lane: Lane, due: DueLane) -> Lane | None:
         """A due lane that is there and takes messages; None: it takes none any more.
 
         Args:
@@ -80,7 +80,7 @@ class Births:
         """
         its_lane = lane.due_lane(due)
         if its_lane.lane_id not in self._known:
-            if not bear(its_lane, due):
+            if not await bear(its_lane, due):
                 return None
             if len(self._known) >= LONGEST_PERIODS:
                 self._known.clear()  # most are over; the others are found again
@@ -88,27 +88,27 @@ class Births:
         return its_lane
 
 
-def bear(lane: Lane, due: DueLane) -> bool:
+async def bear(lane: Lane, due: DueLane) -> bool:
     """See to it that a due lane is there and found; False: it takes no messages any more.
 
     Raises:
         QueueDeleted: The queue is gone.
     """
-    begin_queue(lane.first)
+    await begin_queue(lane.first)
     period_us = lane.settings.period_us
-    made = lane.monotons.insert(Monoton(next_id=0, reserved_us=lane.clock.now_us()))
-    lane.store.schedules.add(lane.lanes[0], due, period_us=period_us)
+    made = await lane.monotons.insert(Monoton(next_id=0, reserved_us=lane.clock.now_us()))
+    await lane.store.schedules.add(lane.lanes[0], due, period_us=period_us)
     # Whoever closes a period or deletes a queue raises its register first and reads the schedule
     # afterwards: so it has found this lane, or this read finds the register [U2].
-    pointers = lane.first.pointers.read()
+    pointers = await lane.first.pointers.read()
     # A row may be there although all of the lane is acked: a late copy of an INSERT.
     is_open = (
         not pointers.is_deleted
         and due.period >= first_open(lane, pointers)
-        and not lane.pointers.read().is_deleted
+        and not (await lane.pointers.read()).is_deleted
     )
     if not is_open:
-        _undo(lane, due, made)
+        await _undo(lane, due, made)
     if pointers.is_deleted:
         raise lane.deleted()
     return is_open
@@ -127,19 +127,19 @@ def first_unfinished(lane: Lane, pointers: Pointers) -> int:
     )
 
 
-def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
+async def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
     """End what a birth has made, if nobody has used it since (ADR 25).
 
     L goes up before the row goes: a late copy of an INSERT may bring it back, and whoever has found
     the lane open before would use it although nobody looks there any more.
     """
     if isinstance(made, Applied):
-        close_unused(lane.store, lane.lane_id, made.now)
-    if lane.pointers.read().is_deleted:
-        lane.store.schedules.remove(lane.lanes[0], due, period_us=lane.settings.period_us)
+        await close_unused(lane.store, lane.lane_id, made.now)
+    if (await lane.pointers.read()).is_deleted:
+        await lane.store.schedules.remove(lane.lanes[0], due, period_us=lane.settings.period_us)
 
 
-def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
+async def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
     """The due lanes that readers look at now, and those that they do not look at yet; two reads.
 
     Raises:
@@ -149,22 +149,22 @@ def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
     begin_later = looked_at(now_us, period_us)
     begun: list[Lane] = []
     later: list[Lane] = []
-    for one in _unfinished(lane, periods_end(now_us, period_us)):
+    for one in await _unfinished(lane, periods_end(now_us, period_us)):
         is_later = one.due is not None and one.due.period >= begin_later
         (later if is_later else begun).append(one)
     return begun, later
 
 
-def every_lane(lane: Lane) -> list[Lane]:
+async def every_lane(lane: Lane) -> list[Lane]:
     """All lanes of a queue: the fixed ones, and the due lanes that are not finished."""
     end = periods_end(lane.clock.now_us(), lane.settings.period_us)
-    return lane.all + _unfinished(lane, end)
+    return lane.all + await _unfinished(lane, end)
 
 
-def looked_at_lanes(lane: Lane) -> list[Lane]:
+async def looked_at_lanes(lane: Lane) -> list[Lane]:
     """The lanes that a get looks at, as it does: the highest class first, what was due first."""
     end = looked_at(lane.clock.now_us(), lane.settings.period_us)
-    return as_read([*lane.all, *_unfinished(lane, end)])
+    return as_read([*lane.all, *await _unfinished(lane, end)])
 
 
 def as_read(lanes: list[Lane]) -> list[Lane]:
@@ -172,15 +172,17 @@ def as_read(lanes: list[Lane]) -> list[Lane]:
     return sorted(lanes, key=lambda one: one.fixed.rank(one.lane_id))
 
 
-def due_between(lane: Lane, first: int, end: int) -> list[Lane]:
+async def due_between(lane: Lane, first: int, end: int) -> list[Lane]:
     """The due lanes of the periods from ``first`` to before ``end``: one read a year."""
-    found = lane.store.schedules.read(lane.lanes[0], first, end, period_us=lane.settings.period_us)
+    found = await lane.store.schedules.read(
+        lane.lanes[0], first, end, period_us=lane.settings.period_us
+    )
     some = [due for due in found if due.priority < lane.settings.priorities]
     return [lane.due_lane(due) for due in some]
 
 
-def _unfinished(lane: Lane, end: int) -> list[Lane]:
-    return due_between(lane, first_unfinished(lane, lane.first.read_pointers()), end)
+async def _unfinished(lane: Lane, end: int) -> list[Lane]:
+    return await due_between(lane, first_unfinished(lane, await lane.first.read_pointers()), end)
 
 
 class Agenda:
@@ -198,7 +200,7 @@ class Agenda:
         self._end = 0
         self._lanes: list[Lane] = []
 
-    def lanes(self) -> list[Lane]:
+    async def lanes(self) -> list[Lane]:
         """The due lanes that have begun, oldest first.
 
         Raises:
@@ -212,9 +214,9 @@ class Agenda:
         try:
             with lane.store.session.within(each_s=LOOK_S):
                 if self._first is None or now - self._register_at > REGISTER_S:
-                    self._first = first_unfinished(lane, lane.first.read_pointers())
+                    self._first = first_unfinished(lane, await lane.first.read_pointers())
                     self._register_at = now
-                self._lanes = due_between(lane, self._first, end)
+                self._lanes = await due_between(lane, self._first, end)
             self._end = end
         except QueueDeleted:
             raise

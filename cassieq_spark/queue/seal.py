@@ -48,7 +48,7 @@ class Closed:
     chunks: Sequence[ChunkRow] = ()
 
 
-def close(
+async def close(
     lane: Lane,
     bucket: BucketNo,
     terms: Terms | None = None,
@@ -72,38 +72,38 @@ def close(
     """
     returns = Returns(lane, bucket)
     if terms is not None and is_filled:
-        returns.begin_hint(terms.until_us)
-    outcome = lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
+        await returns.begin_hint(terms.until_us)
+    outcome = await lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
     if outcome.now is None:
         return None
     if not (helps or isinstance(outcome, Applied)):
         return Closed(row=outcome.now)
-    return _carry_on(lane, bucket, outcome.now, returns, terms)
+    return await _carry_on(lane, bucket, outcome.now, returns, terms)
 
 
-def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
+async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
     """Carry a seal to its end from "read L"; return any other row as it is.
 
     The result means nothing alone, whatever its status: the bucket may have been sealed, drained
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
-    return _carry_on(lane, bucket, row, Returns(lane, bucket), None)
+    return await _carry_on(lane, bucket, row, Returns(lane, bucket), None)
 
 
-def _carry_on(
+async def _carry_on(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket], returns: Returns, terms: Terms | None
 ) -> Closed | None:
     """See `finish`."""
-    for _ in lane.attempts():
+    async for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
         # Both after the row, and neither after the other: what L says is true of a scan that ended
         # before it, and after it the CAS finds whether the row is still there.
         low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
-        if bucket < low().repair:
+        if bucket < (await low()).repair:
             return None
-        found = _Found.of(lane, scanned())
+        found = _Found.of(lane, await scanned())
         sealed = rules.sealed(
             row.value,
             manifest=found.manifest,
@@ -122,13 +122,15 @@ def _carry_on(
         if terms is not None:
             gone = expired_of(sealed, terms.now_us)
             sealed, leases = claim(sealed, terms, partial(uuid_at, terms.now_us))
-        returns.hint(return_times_us(sealed))
-        outcome = lane.buckets.fill(bucket, row, sealed)
+        await returns.hint(return_times_us(sealed))
+        outcome = await lane.buckets.fill(bucket, row, sealed)
         if outcome.now is None:
             return None
         if isinstance(outcome, Applied):
             note_expired(lane, bucket, gone)
-            returns.confirm()  # for delays; the lease's claimer checks its own hint [P17] [T4]
+            await (
+                returns.confirm()
+            )  # for delays; the lease's claimer checks its own hint [P17] [T4]
             chunks = found.chunks if leases else ()
             return Closed(row=outcome.now, is_ours=True, leases=leases, chunks=chunks)
         row = outcome.now

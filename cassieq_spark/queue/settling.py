@@ -16,6 +16,7 @@ from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.settle import acks, receipts, settle
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.queue.settle.cancel import cancel
+from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Settling(OfOneProcess):
             StoreError: For some it is unknown whether they are acked. Ack again.
         """
         given = self._receipts(messages)
-        verdicts, failure = acks.ack(self._lane, given)
+        verdicts, failure = portal.run(acks.ack(self._lane, given))
         if failure is not None:
             raise failure
         acks.check_verdicts(self._lane, given, verdicts)
@@ -73,7 +74,7 @@ class Settling(OfOneProcess):
             QueueDeleted: The queue is gone.
         """
         given = self._receipts(messages)
-        verdicts, _ = acks.ack(self._lane, given)
+        verdicts, _ = portal.run(acks.ack(self._lane, given))
         return verdicts
 
     @tracing.settles("extend")
@@ -144,7 +145,7 @@ class Settling(OfOneProcess):
             OptionInvalid: It is not a UUID.
             StoreError: It is unknown whether it is cancelled. Cancel again.
         """
-        return cancel(self._lane, arguments.known_message_id(message_id))
+        return portal.run(cancel(self._lane, arguments.known_message_id(message_id)))
 
     @tracing.settles("update")
     def update(
@@ -179,17 +180,19 @@ class Settling(OfOneProcess):
             )
         (receipt,) = self._receipts(message)
         lane = self._lane
-        lease = settle.update(
-            lane,
-            receipt,
-            body=new_body,
-            visibility_us=duration_us or None,
-            gives_back=duration_us == 0,
+        lease = portal.run(
+            settle.update(
+                lane,
+                receipt,
+                body=new_body,
+                visibility_us=duration_us or None,
+                gives_back=duration_us == 0,
+            )
         )
         return message.updated(receipt, new_body, lease)
 
     def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
-        refused, _ = settle.settle_receipts(lane, given, action)
+        refused, _ = portal.run(settle.settle_receipts(lane, given, action))
         if refused:
             raise settle.expired(lane, refused)
 

@@ -6,11 +6,12 @@ import os
 import socket
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
+from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_MESSAGES
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.poll import GetRequest, Getter
 from cassieq_spark.queue.put import encode
@@ -20,6 +21,7 @@ from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, after_a_part, results
 from cassieq_spark.queue.schedule import Births
 from cassieq_spark.recent import Recent
+from cassieq_spark.store.portal import in_a_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +134,7 @@ class Work:
             shard = shard_of(text, settings.shards)
         return lane.sibling(lane.fixed.lane(of_class, shard))
 
-    def put(
+    async def put(
         self,
         parts: Sequence[Part],
         rows: Sequence[Row],
@@ -150,13 +152,13 @@ class Work:
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
         if len(parts) == 1:
-            return self._put_part(parts[0], rows, ttl_us=ttl_us, keys=keys)
+            return await self._put_part(parts[0], rows, ttl_us=ttl_us, keys=keys)
         done: list[Puts] = []
         for part in parts:
             some = [rows[at] for at in part.places]
             its_keys = None if keys is None else [keys[at] for at in part.places]
             try:
-                done.append(self._put_part(part, some, ttl_us=ttl_us, keys=its_keys))
+                done.append(await self._put_part(part, some, ttl_us=ttl_us, keys=its_keys))
             except CassieqError as error:
                 if not done:
                     raise
@@ -164,7 +166,7 @@ class Work:
                 raise after_a_part(part.lane.queue, stored, error) from error
         return Puts.joined(done, [part.places for part in parts])
 
-    def _put_part(
+    async def _put_part(
         self, part: Part, rows: Sequence[Row], *, ttl_us: int, keys: Sequence[str | None] | None
     ) -> Puts:
         """Put messages into a lane of this queue, or into a due lane of its class.
@@ -177,30 +179,30 @@ class Work:
         """
         lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
-        its_lane = self.births.lane_for(lane, due_us) if due_in_us else None
+        its_lane = await self.births.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)
         if its_lane is not None:
             times = Times(due_us=due_us, ttl_us=ttl_us)
         if keys is None or not any(keys):
-            packed = encode.pack(rows, bucket_size=lane.bucket_size, times=times)
-            return results(lane, self._put(lane, its_lane, packed))
+            packed = await _packed(rows, bucket_size=lane.bucket_size, times=times)
+            return results(lane, await self._put(lane, its_lane, packed))
         once = Once.of(keys)
-        packed = encode.pack(
+        packed = await _packed(
             [rows[at] for at in once.positions],
             bucket_size=lane.bucket_size,
             times=times,
             keys=once.keys,
         )
         taken = Keys(round((lane.settings.dedup_window_s or 0) * 1e6))
-        return once.results(results(lane, self._put(lane, its_lane, packed, taken)))
+        return once.results(results(lane, await self._put(lane, its_lane, packed, taken)))
 
-    def _put(
+    async def _put(
         self, lane: Lane, due: Lane | None, packed: Sequence[Packed], keys: Keys | None = None
     ) -> list[Placed]:
         ordinary = partial(self._producer(lane).put, lane, keys=keys)
         if due is None:
-            return ordinary(packed)
-        return self._producer(due).put(due, packed, ordinary, keys)
+            return await ordinary(packed)
+        return await self._producer(due).put(due, packed, ordinary, keys)
 
     def _producer(self, lane: Lane) -> Producer:
         return self.producers.get_or_make(lane.lane_id, Producer)
@@ -230,6 +232,14 @@ class Work:
                 "priority_at_least", at_least, settings.priorities
             ),
         )
+
+
+async def _packed(rows: Sequence[Row], **how: Any) -> list[Packed]:
+    """Pack messages, in a thread if it takes longer than a change of threads does."""
+    pack = partial(encode.pack, rows, **how)
+    if sum(len(row.body) for row in rows) < OFFLOAD_BYTES and len(rows) < OFFLOAD_MESSAGES:
+        return list(pack())
+    return list(await in_a_thread(pack))
 
 
 def _default_owner() -> str:

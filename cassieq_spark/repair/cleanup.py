@@ -44,28 +44,28 @@ CREATION_S: Final = 86_400.0
 _logger = get_logger("repair")
 
 
-def drop(lane: Lane) -> int:
+async def drop(lane: Lane) -> int:
     """Drop the unbroken run of finished buckets above the repair pointer; return how many.
 
     Only rows that have rested for a while are dropped: a put between its write and its look must
     find what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from
     then on an absent row means "dropped" and not "open" (G4, G5).
     """
-    pointers = lane.read_pointers()
-    end, to_keep = _finished(lane, pointers)
+    pointers = await lane.read_pointers()
+    end, to_keep = await _finished(lane, pointers)
     if end == pointers.repair:
         return 0
     done = [BucketNo(at) for at in range(pointers.repair, end)]
     # Read again, after the rows: those below it may be ghosts, with another manifest (G5) [U5].
-    if to_keep and lane.read_pointers().repair > pointers.repair:
+    if to_keep and (await lane.read_pointers()).repair > pointers.repair:
         return 0  # another repairer is at it
 
-    def remove(bucket: BucketNo) -> None:
+    async def remove(bucket: BucketNo) -> None:
         if bucket in to_keep:
-            lane.kept.write(bucket, to_keep[bucket])
-        _drop_messages(lane, bucket)
+            await lane.kept.write(bucket, to_keep[bucket])
+        await _drop_messages(lane, bucket)
 
-    _, failed = apart(lane, remove, done)
+    _, failed = await apart(lane, remove, done)
     if failed:
         # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
@@ -73,20 +73,20 @@ def drop(lane: Lane) -> int:
         event(_logger, "repair_failed", **lane.as_fields(), error=str(first_of(failed)))
     if not done:
         return 0
-    lane.pointers.advance(Pointer.REPAIR, end)
-    each_bucket(lane, lane.buckets.delete, done)
+    await lane.pointers.advance(Pointer.REPAIR, end)
+    await each_bucket(lane, lane.buckets.delete, done)
     event(_logger, "buckets_dropped", **lane.as_fields(), buckets=len(done))
     return len(done)
 
 
-def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo, Runs]]:
+async def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo, Runs]]:
     """The end of the unbroken run of finished buckets that have rested, and what to keep of it."""
     before_us = lane.clock.now_us() - rest_us(lane)
     to_keep: dict[BucketNo, Runs] = {}
     for start in range(pointers.repair, pointers.reader, WINDOW):
         window = [BucketNo(at) for at in range(start, min(start + WINDOW, pointers.reader))]
         # A bucket that does not answer ends the run, and those below it can still be dropped [T5].
-        rows, _ = lane.buckets.read_some(window)
+        rows, _ = await lane.buckets.read_some(window)
         for bucket in window:
             row = rows.get(bucket)
             if row is None or not _is_done(row.value, before_us):
@@ -101,7 +101,7 @@ def rest_us(lane: Lane) -> int:
     return int(lane.rest_s * 1e6)
 
 
-def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
+async def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
     """Drop the messages of finished buckets wherever they are; their rows stay (design 9) [P14].
 
     A bucket below them may pin the repair pointer for thirty days. A bucket without messages is
@@ -111,30 +111,30 @@ def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqErr
         How many buckets were freed, and the errors of those that did not answer.
     """
 
-    def one(bucket: BucketNo) -> bool:
-        has_any = lane.messages.has_any(bucket)
+    async def one(bucket: BucketNo) -> bool:
+        has_any = await lane.messages.has_any(bucket)
         if has_any:
-            _drop_messages(lane, bucket)
+            await _drop_messages(lane, bucket)
         return has_any
 
-    freed, failed = apart(lane, one, finished)
+    freed, failed = await apart(lane, one, finished)
     return sum(freed.values()), list(failed.values())
 
 
-def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:
+async def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:
     """Remove late writes and ghosts below the repair pointer; return how many buckets.
 
     Nobody reads there, so they cost space and nothing else (ADR 10, 11).
     """
-    low = lane.read_pointers().repair
+    low = (await lane.read_pointers()).repair
     ghosts = {bucket for bucket in rows if bucket < low}
     litter = {bucket for bucket in messages if bucket < low}
-    lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), litter)
-    lane.store.session.map(lane.buckets.delete, ghosts)
+    await lane.store.session.map(lambda bucket: _drop_messages(lane, bucket), litter)
+    await lane.store.session.map(lane.buckets.delete, ghosts)
     return len(ghosts | litter)
 
 
-def sweep_lanes(
+async def sweep_lanes(
     store: Store, rows: Mapping[LaneId, list[BucketNo]], messages: Mapping[LaneId, list[BucketNo]]
 ) -> int:
     """Remove what late statements have left in lanes whose L is 2^62; return how many lanes.
@@ -148,37 +148,37 @@ def sweep_lanes(
         rows: Of all lanes, the buckets that have a row.
         messages: Of all lanes, the buckets in which messages are stored.
     """
-    monotons = set(store.everything.monotons())
+    monotons = set(await store.everything.monotons())
     found = monotons | {lane for lane, some in [*rows.items(), *messages.items()] if some}
-    queues = store.queues.read_all()
+    queues = await store.queues.read_all()
     named = {lane for row in queues for lane in row.lanes}
-    named |= due_lanes_of(store, {row.lanes[0] for row in queues})
+    named |= await due_lanes_of(store, {row.lanes[0] for row in queues})
     elsewhere = [row.lanes[0] for row in queues if not at_home(store, row)]
-    return sum(
-        _sweep(store, lane, {*rows.get(lane, ()), *messages.get(lane, ())})
-        for lane in sorted(found - named)
-        if not any(DueLane.said_by(queue, lane) for queue in elsewhere)
-    )
+    swept = 0
+    for lane in sorted(found - named):
+        if not any(DueLane.said_by(queue, lane) for queue in elsewhere):
+            swept += await _sweep(store, lane, {*rows.get(lane, ()), *messages.get(lane, ())})
+    return swept
 
 
-def close_gaps(lane: Lane) -> int:
+async def close_gaps(lane: Lane) -> int:
     """Close buckets that were reserved long ago and are still empty; return how many.
 
     The proof of age is the same as a reader's: the monoton row, or a later bucket's [R11]. A bucket
     with messages stays open for its next get, or for its producer.
     """
     scanner = Scanner(lane)
-    scan = scanner.scan(ID_LIMIT)
+    scan = await scanner.scan(ID_LIMIT)
     gap_us = int(lane.settings.gap_timeout_s * 1e6)
     updated: Rows = {}
     for bucket in scan.open:
         age_us = lane.clock.now_us() - scan.oldest_later_us[bucket]
-        if age_us < gap_us or lane.messages.has_any(bucket):
+        if age_us < gap_us or await lane.messages.has_any(bucket):
             continue
-        closed = seal.close(lane, bucket)
+        closed = await seal.close(lane, bucket)
         if closed is not None:
             updated[bucket] = closed.row
-    scanner.advance(scan, updated)
+    await scanner.advance(scan, updated)
     return len(updated)
 
 
@@ -186,9 +186,9 @@ def _is_done(row: Bucket, before_us: int) -> bool:
     return row.status in FINISHED and row.changed_us <= before_us
 
 
-def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
-    lane.messages.drop(bucket)
-    lane.overlays.drop(bucket)
+async def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
+    await lane.messages.drop(bucket)
+    await lane.overlays.drop(bucket)
 
 
 def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
@@ -197,16 +197,16 @@ def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
     return monoton.version.row_version == CREATED and age_s > CREATION_S
 
 
-def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
-    monoton = store.lane(lane).monotons.find()
+async def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
+    monoton = await store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
         # Its creator died while it gave the lane up: before L goes up, the lane is only closed.
-        store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
+        await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
     elif monoton is not None and _was_left(monoton, store.clock.now_us()):
-        return close_unused(store, lane, monoton)
-    elif not store.lane(lane).pointers.read().is_deleted:
+        return await close_unused(store, lane, monoton)
+    elif not (await store.lane(lane).pointers.read()).is_deleted:
         return False  # a queue that is being created
-    drop_dead(store, lane, buckets)
+    await drop_dead(store, lane, buckets)
     if monoton is not None:
-        store.lane(lane).monotons.delete(monoton)
+        await store.lane(lane).monotons.delete(monoton)
     return True

@@ -47,7 +47,7 @@ from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead, DeadSet
@@ -82,7 +82,7 @@ class Move:
     is_over: bool = True
 
 
-def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
+async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     """Move one dead set, unless another mover is at it.
 
     Args:
@@ -95,25 +95,25 @@ def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     """
     set_id = dead[0].set_id
     sink_id = move_id(set_id)
-    begun = _begin(target, sink_id)
+    begun = await _begin(target, sink_id)
     if begun is Standing.AT_WORK:
         return Move(is_over=False)
     moved = 0
-    if _is_there(lane, bucket, set_id):
+    if await _is_there(lane, bucket, set_id):
         if isinstance(begun, Begun):
-            moved = _copy_once(lane, target, bucket, dead, begun)
+            moved = await _copy_once(lane, target, bucket, dead, begun)
         # If the target was deleted meanwhile, the copy may have gone with it: the set stays.
-        target.read_pointers()
-        _take_out(lane, bucket, set_id)
+        await target.read_pointers()
+        await _take_out(lane, bucket, set_id)
         if dead[0].target is None:
             event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
         else:
             event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
-    _end(target, sink_id)
+    await _end(target, sink_id)
     return Move(messages=moved)
 
 
-def _begin(target: Lane, sink_id: str) -> Begun | Standing:
+async def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     """Make the sink row this mover's own: a version that only this call has written [T3].
 
     An existing row is taken over when its mover is silent, by a CAS that ends its epoch: what it
@@ -122,32 +122,32 @@ def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     """
     sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.first.lane_id)
     stored: Stored[SinkRow] | None = None
-    for _ in target.attempts():
+    async for _ in target.attempts():
         if stored is None:
             written = new_row(who, now_us=target.clock.now_us(), is_once=True)
-            outcome = sinks.insert(sink_id, written)
+            outcome = await sinks.insert(sink_id, written)
         else:
             written = _taken_over(target, stored.value)
-            outcome = sinks.update(sink_id, stored, written)
+            outcome = await sinks.update(sink_id, stored, written)
         if isinstance(outcome, Applied) and outcome.was_sent_once:
             return transaction.begun(who, outcome)
         stored = outcome.now
         is_ours = isinstance(outcome, Applied) and outcome.now.value == written
         if stored is not None and not is_ours:
-            standing = _standing(target, sink_id, stored.value)
+            standing = await _standing(target, sink_id, stored.value)
             if standing is not None:
                 return standing
     raise target.contended(f"sink {sink_id!r} of queue {target.queue!r}")
 
 
-def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
+async def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
     """Why another mover's row must not be taken over; None: it may be."""
     is_elsewhere = row.lane != target.first.lane_id
-    if is_elsewhere and target.store.lane(row.lane).pointers.read().is_deleted:
+    if is_elsewhere and (await target.store.lane(row.lane).pointers.read()).is_deleted:
         return None
     if row.last != NO_BATCH:
         return Standing.MOVED
-    return None if is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK
+    return None if await is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK
 
 
 def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
@@ -157,17 +157,17 @@ def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
     return abort(row, now_us=now_us)
 
 
-def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
+async def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
     """Copy and commit; 0 if another mover was faster.
 
     Raises:
         SinkFenced: Nobody has moved the set, and this move was ended [T18].
     """
     try:
-        with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
-            return _copy(lane, target, bucket, dead, begun)
+        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
+            return await _copy(lane, target, bucket, dead, begun)
     except SinkFenced as error:
-        if not _is_there(lane, bucket, dead[0].set_id):
+        if not await _is_there(lane, bucket, dead[0].set_id):
             return 0
         count = sum(part.runs.count for part in dead)
         raise SinkFenced(
@@ -179,8 +179,8 @@ def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Be
         ) from error
 
 
-def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
-    with BulkWriter(
+async def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
+    async with BulkWriter(
         target,
         sink_id=begun.who.sink_id,
         epoch=begun.epoch,
@@ -192,7 +192,7 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
             for us, runs in part.deaths():
                 entries |= dict.fromkeys(runs.offsets(), replace(part, died_us=us))
         base = first_id(bucket, lane.bucket_size)
-        for some in _together(_dead_messages(lane, bucket, dead)):
+        async for some in _together(_dead_messages(lane, bucket, dead)):
             by_lane: dict[LaneId, list[chunks.Row]] = {}
             for one in some:
                 entry = entries[one.id - base]
@@ -201,10 +201,10 @@ def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) 
             for lane_id, rows in by_lane.items():
                 into = writer.of(lane_id)
                 for packed in encode.pack_into(rows, capacity=into.capacity):
-                    into.add(packed.payload, packed.count)
-        buckets = writer.finish()
+                    await into.add(packed.payload, packed.count)
+        buckets = await writer.finish()
     result = TaskResult(who=begun.who, epoch=begun.epoch, buckets=buckets)
-    return transaction.commit_once(target, begun, [result])
+    return await transaction.commit_once(target, begun, [result])
 
 
 def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> LaneId:
@@ -227,10 +227,10 @@ def _class_and_shard(lane: Lane) -> tuple[int, int | None]:
     return lane.fixed.class_and_shard(lane.lane_id) if lane.due is None else (lane.priority, None)
 
 
-def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message]:
+async def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> AsyncIterator[Message]:
     """Read all messages of a set by one read, however many entries it has [T2]."""
     runs = union(part.runs for part in dead)
-    row = lane.buckets.read(bucket)
+    row = await lane.buckets.read(bucket)
     planned = Planned(
         lane=lane.lane_id,
         bucket=bucket,
@@ -239,7 +239,8 @@ def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> Iterator[Message
         lease_id=None,
         revisions=() if row is None else row.value.revisions_of(runs),
     )
-    return read_messages(lane, [(planned, None)])
+    async for message in read_messages(lane, [(planned, None)]):
+        yield message
 
 
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
@@ -266,38 +267,38 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
     )
 
 
-def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
-    row = lane.buckets.read(bucket)
+async def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
+    row = await lane.buckets.read(bucket)
     return (
         row is not None
         and any(part.set_id == set_id for part in row.value.dead)
-        and not lane.is_dropped(bucket)  # else a ghost (G5, ADR 11)
+        and not await lane.is_dropped(bucket)  # else a ghost (G5, ADR 11)
     )
 
 
-def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
+async def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
     def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
         if row.status is not Status.SEALED or all(part.set_id != set_id for part in row.dead):
             return None
         return rules.without_dead(row, set_id, now_us=now_us)
 
-    lane.change_bucket(bucket, change)
+    await lane.change_bucket(bucket, change)
 
 
-def _end(target: Lane, sink_id: str) -> None:
+async def _end(target: Lane, sink_id: str) -> None:
     """Delete the sink row, but never before all it lists is visible: without it that is void."""
-    stored = target.store.sinks.read(sink_id)
+    stored = await target.store.sinks.read(sink_id)
     if stored is None or stored.value.lane != target.first.lane_id:
         return
-    roll_forward(target, sink_id, stored.value.listed)
-    target.store.sinks.delete(sink_id, stored)
+    await roll_forward(target, sink_id, stored.value.listed)
+    await target.store.sinks.delete(sink_id, stored)
 
 
-def _together(messages: Iterator[Message]) -> Iterator[list[Message]]:
+async def _together(messages: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
     """Split messages into lists that fit in memory, whatever their size."""
     some: list[Message] = []
     size_bytes = 0
-    for message in messages:
+    async for message in messages:
         some.append(message)
         size_bytes += len(message.body)
         if len(some) >= MESSAGES_TOGETHER or size_bytes >= BYTES_IN_FLIGHT:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 
 
-def heal_dry_run(
+async def heal_dry_run(
     store: Store, names: list[QueueName] | None, *, on_progress: OnProgress | None = None
 ) -> RepairReport:
     """Report what a pass that begins now would do, without what each step leads to.
@@ -46,36 +46,36 @@ def heal_dry_run(
     Raises:
         QueueNotFound: A named queue does not exist.
     """
-    lanes = lanes_of(store, names)
+    lanes = await lanes_of(store, names)
     deletions: list[QueueName] = []
     if names is None:
-        deletions = [row.name for row in rows_at_home(store, QueueStatus.DELETING)]
+        deletions = [row.name for row in await rows_at_home(store, QueueStatus.DELETING)]
     report = RepairReport(deletions_finished=[str(one) for one in deletions])
     tracker = Tracker(on_progress, len(lanes))
     for lane in lanes:
         with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal
             done = QueueRepair(queue=lane.queue)
-            its_lanes = looked_at_lanes(lane)
-            tracker.begin(lane.queue, len(its_lanes))
+            its_lanes = await looked_at_lanes(lane)
+            await tracker.begin(lane.queue, len(its_lanes))
             for one in its_lanes:
-                done.add(_dry_run_lane(one, tracker))
+                done.add(await _dry_run_lane(one, tracker))
             report.queues.append(done)
-    tracker.begin_rest()
+    await tracker.begin_rest()
     return report
 
 
-def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
+async def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
     done = QueueRepair(queue=lane.queue)
-    monoton = lane.read_monoton()
-    live = live_buckets(lane)
-    reach = tracker.lane(live)
+    monoton = await lane.read_monoton()
+    live = await live_buckets(lane)
+    reach = await tracker.lane(live)
     rows: dict[BucketNo, Stored[Bucket] | None] = {}
     away: dict[BucketNo, CassieqError] = {}
     sinks = Sinks(lane)
     for window in windows(live, WINDOW):
-        rows |= read_rows(lane, window, away)
-        reach(window[-1])
-    low = lane.read_pointers().repair
+        rows |= await read_rows(lane, window, away)
+        await reach(window[-1])
+    low = (await lane.read_pointers()).repair
     is_run = True
     for at in range(max(low, live.start), live.stop):
         bucket = BucketNo(at)
@@ -86,28 +86,28 @@ def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
             if bucket in away:
                 raise away[bucket]
             if row is None:
-                _foresee_open(lane, bucket, done)
+                await _foresee_open(lane, bucket, done)
                 continue
             if row.value.status is Status.CORRUPT:
-                lane.buckets.read(bucket)  # which says why not [T21]
-            _foresee_bucket(lane, bucket, row.value, sinks, done)
+                await lane.buckets.read(bucket)  # which says why not [T21]
+            await _foresee_bucket(lane, bucket, row.value, sinks, done)
             if not is_run and row.value.status in FINISHED:
-                done.freed += lane.messages.has_any(bucket)
-    done.gaps_closed = _gaps(lane, rows, monoton.reserved_us, done)
+                done.freed += await lane.messages.has_any(bucket)
+    done.gaps_closed = await _gaps(lane, rows, monoton.reserved_us, done)
     return done
 
 
-def _foresee_bucket(
+async def _foresee_bucket(
     lane: Lane, bucket: BucketNo, row: Bucket, sinks: Sinks, done: QueueRepair
 ) -> None:
     now_us = lane.clock.now_us()
     if row.status is Status.SEALING:
         done.seals_finished += 1
     elif row.status in OF_A_SINK and row.sink is not None:
-        sink = sinks.read(row.sink.sink_id)
+        sink = await sinks.read(row.sink.sink_id)
         if fate(sink, place=lane.place(bucket), epoch=row.sink.epoch) is not Fate.UNDECIDED:
             done.rolled_forward += 1
-        elif sink is not None and is_silent(
+        elif sink is not None and await is_silent(
             lane, row.sink.sink_id, sink, max(row.changed_us, sink.changed_us)
         ):
             done.aborted += 1
@@ -115,10 +115,10 @@ def _foresee_bucket(
         _foresee_sealed(lane, row, now_us, done)
 
 
-def _foresee_open(lane: Lane, bucket: BucketNo, done: QueueRepair) -> None:
-    if has_expired(lane, bucket):
+async def _foresee_open(lane: Lane, bucket: BucketNo, done: QueueRepair) -> None:
+    if await has_expired(lane, bucket):
         done.closed_expired += 1
-        waiting = lane.messages.scan(bucket)
+        waiting = await lane.messages.scan(bucket)
         left = sum(chunk.count for chunk in alive(lane, waiting))
         done.expired += sum(chunk.count for chunk in waiting) - left
 
@@ -141,7 +141,7 @@ def _is_droppable(lane: Lane, row: Bucket) -> bool:
     return row.status in FINISHED and row.changed_us <= lane.clock.now_us() - rest_us(lane)
 
 
-def _gaps(
+async def _gaps(
     lane: Lane,
     rows: dict[BucketNo, Stored[Bucket] | None],
     reserved_us: int,
@@ -157,5 +157,5 @@ def _gaps(
             oldest_us = min(oldest_us, row.value.changed_us)
         elif row is None and oldest_us <= before_us:
             with noting(done, lane, bucket):
-                gaps += not lane.messages.has_any(bucket)
+                gaps += not await lane.messages.has_any(bucket)
     return gaps

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ class Lead:
     def take(self) -> bool:
         """Take the lead, or keep it; return whether this process has it."""
         asked_s = self._store.clock.monotonic()
-        is_ours = self._store.leaders.lead(self._name, self._holder, lease_s=LEASE_S)
+        is_ours = portal.run(self._store.leaders.lead(self._name, self._holder, lease_s=LEASE_S))
         self._until_s = asked_s + LEASE_S - 1 if is_ours else 0.0
         return is_ours
 
@@ -59,7 +60,7 @@ class Lead:
         self._keeper.join()
         self._until_s = 0.0
         try:
-            self._store.leaders.give_up(self._name, self._holder)
+            portal.run(self._store.leaders.give_up(self._name, self._holder))
         except StoreError as error:
             event(_logger, "lead_lost", name=self._name, error=str(error))
 

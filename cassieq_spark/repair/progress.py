@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cassieq_spark.model.frozen import frozen
+from cassieq_spark.store import portal
 
 
 @frozen
@@ -43,7 +44,6 @@ class Tracker:
     def __init__(self, tell: OnProgress | None, queues: int) -> None:
         self._tell = tell
         self._queues = queues
-        self._lock = threading.Lock()
         self._queue = ""
         self._begun = 0
         self._lanes = 0
@@ -55,65 +55,60 @@ class Tracker:
         """Whether somebody is told."""
         return self._tell is not None
 
-    def begin(self, queue: str, lanes: int) -> None:
+    async def begin(self, queue: str, lanes: int) -> None:
         """Begin the next queue, which has so many lanes; the one before it is done."""
-        with self._lock:
-            self._begun += 1
-            self._next(queue, lanes)
+        self._begun += 1
+        await self._next(queue, lanes)
 
-    def begin_rest(self) -> None:
+    async def begin_rest(self) -> None:
         """Begin with what belongs to no queue: all queues are done."""
-        with self._lock:
-            self._begun = self._queues + 1
-            self._next("", 0)
+        self._begun = self._queues + 1
+        await self._next("", 0)
 
-    def lane(self, live: range) -> Callable[[int], None]:
+    async def lane(self, live: range) -> Callable[[int], Awaitable[None]]:
         """Begin a lane of this queue; returns what to call with the last bucket that is done."""
         if self._tell is None:
             return _nobody
         at, size = live.start, len(live)
-        with self._lock:
-            self._buckets += size
-            self._lanes_done += size == 0
-            self._say()
+        self._buckets += size
+        self._lanes_done += size == 0
+        await self._say()
 
-        def reach(bucket: int) -> None:
+        async def reach(bucket: int) -> None:
             nonlocal at
             now = min(bucket + 1, live.stop)  # some may be born meanwhile
             if now <= at:
                 return
-            with self._lock:
-                self._done += now - at
-                self._lanes_done += (now - at) / size
-                at = now
-                self._say()
+            self._done += now - at
+            self._lanes_done += (now - at) / size
+            at = now
+            await self._say()
 
         return reach
 
-    def _next(self, queue: str, lanes: int) -> None:
+    async def _next(self, queue: str, lanes: int) -> None:
         self._queue, self._lanes = queue, lanes
         self._lanes_done = 0.0
         self._done = self._buckets = 0
-        self._say()
+        await self._say()
 
-    def _say(self) -> None:
+    async def _say(self) -> None:
         if self._tell is None:
             return
         done = min(self._begun - 1, self._queues)
         of_this = min(self._lanes_done / self._lanes, 1.0) if self._lanes else 0.0
-        self._tell(
-            Progress(
-                queue=self._queue,
-                queues_done=done,
-                queues=self._queues,
-                buckets_done=self._done,
-                buckets=self._buckets,
-                share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
-            )
+        progress = Progress(
+            queue=self._queue,
+            queues_done=done,
+            queues=self._queues,
+            buckets_done=self._done,
+            buckets=self._buckets,
+            share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
         )
+        await portal.outside(partial(self._tell, progress))
 
 
-def _nobody(bucket: int) -> None:
+async def _nobody(bucket: int) -> None:
     del bucket
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError, OptionInvalid, StoreError
 from cassieq_spark.model import redrive as rules
@@ -12,14 +13,18 @@ from cassieq_spark.model.dead import REDRIVE
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
 from cassieq_spark.options import arguments, queue_name
+from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+    from cassieq_spark.model.ids import QueueName
     from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.messages import ChunkRow
 
 
@@ -80,7 +85,7 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
     return spans
 
 
-def check_is_for_dead(lane: Lane) -> None:
+async def check_is_for_dead(lane: Lane) -> None:
     """Refuse a queue whose messages did not die elsewhere: they have no queue to go back to.
 
     A live queue's messages may name one all the same, and would be buried there.
@@ -88,7 +93,7 @@ def check_is_for_dead(lane: Lane) -> None:
     Raises:
         OptionInvalid: It is no dead-letter queue.
     """
-    if not sources_of(lane.store, lane.queue):
+    if not await sources_of(lane.store, lane.queue):
         raise OptionInvalid(
             f"no queue names {lane.queue!r} as its dead-letter queue, so its messages have none to "
             "go back to, and nothing was redriven. To send them to another queue, name a queue "
@@ -96,20 +101,28 @@ def check_is_for_dead(lane: Lane) -> None:
         )
 
 
-def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) -> Lane | str:
+async def named_target(lane: Lane, to: QueueName) -> Lane:
+    """The queue that a redrive names; raises OptionInvalid if the messages are there already."""
+    target = await open_lane(lane.store, to)
+    if target.lane_id in lane.lanes:
+        raise OptionInvalid(f"to is {to!r}, which has the messages already. Name another queue")
+    return target
+
+
+async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) -> Lane | str:
     """The queue that headers name, or why nothing can be sent there.
 
     Args:
         may: Whether whoever redrives may put messages into a queue of that name; None: into any.
     """
-    if may is not None and not may(name):
+    if may is not None and not await portal.outside(partial(may, name)):
         # Without its name, and before it is looked for: it may be a queue of another account.
         return (
             "whoever redrives them may not put messages into the queue that their headers name. "
             "Use a key that has the right 'put' there, or name another queue with 'to'"
         )
     try:
-        target = open_lane(lane.store, queue_name(name))
+        target = await open_lane(lane.store, queue_name(name))
     except StoreError:
         raise
     except CassieqError as error:
@@ -168,3 +181,37 @@ def by_place(messages: Iterable[Message | Spot | int], lane: Lane) -> dict[Place
         place = Place(spot.lane, bucket)
         offsets.setdefault(place, []).append(number - first_id(bucket, lane.bucket_size))
     return {place: Runs.from_offsets(some) for place, some in offsets.items()}
+
+
+CHOSEN_TOGETHER: Final = 100
+"""How many messages a user's function chooses from at a time: it is called in another thread."""
+
+
+def chosen_of(where: Callable[[Message], bool], some: list[Message]) -> list[Message]:
+    """Those that a user's function wants."""
+    return [message for message in some if where(message)]
+
+
+async def in_groups(messages: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
+    """Split messages, so that a change of threads is for many."""
+    some: list[Message] = []
+    async for message in messages:
+        some.append(message)
+        if len(some) >= CHOSEN_TOGETHER:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+async def sealed(lane: Lane, bucket: BucketNo) -> Stored[Bucket] | None:
+    """The row of a bucket, sealed first if it was open: then its content is known."""
+    row = await lane.buckets.read(bucket)
+    if row is None or row.value.status is Status.SEALING:
+        closed = (
+            await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)
+        )
+        return None if closed is None else closed.row
+    if row.value.status is Status.PREPARED:
+        return (await roll_forward.settle_decided(lane, {bucket: row})).get(bucket)
+    return row

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import (
@@ -17,7 +18,6 @@ from cassieq_spark.errors import (
     CassieqError,
     DataLoss,
     LeaseLost,
-    OptionInvalid,
     RowCorrupt,
     SinkFenced,
     StoreError,
@@ -27,10 +27,8 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, Runs, union
-from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.message import read_messages
@@ -41,14 +39,19 @@ from cassieq_spark.repair.redrivable import (
     ByState,
     by_state,
     check_is_for_dead,
+    chosen_of,
+    in_groups,
+    named_target,
     open_source,
+    sealed,
     spans_of,
     was_redriven,
 )
 from cassieq_spark.repair.report import Redriven
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.dead import DeadSet
@@ -87,7 +90,7 @@ class RedriveRequest:
     may: Callable[[str], bool] | None = None
 
 
-def redrive(
+async def redrive(
     lane: Lane,
     wanted: RedriveRequest,
     *,
@@ -110,17 +113,21 @@ def redrive(
             no other.
     """
     if wanted.to is None:
-        check_is_for_dead(lane)
+        await check_is_for_dead(lane)
     done = Redriven(queue=lane.queue)
     failure: StoreError | None = None
     left = wanted.at_most
-    its_lanes = looked_at_lanes(lane)
+    its_lanes = await looked_at_lanes(lane)
+    named: dict[str, Lane | str] = {}
+    if wanted.to is not None:
+        named[wanted.to] = await named_target(lane, wanted.to)
     tracker = Tracker(on_progress, 1)
-    tracker.begin(lane.queue, len(its_lanes))
+    await tracker.begin(lane.queue, len(its_lanes))
     for one in its_lanes:
-        work = _Redrive(one, replace(wanted, at_most=left), is_dry_run=is_dry_run, tracker=tracker)
+        its_part = replace(wanted, at_most=left)
+        work = _Redrive(one, its_part, dict(named), is_dry_run=is_dry_run, tracker=tracker)
         try:
-            work.run()
+            await work.run()
         except StoreError as error:
             if not work.done.by_target:
                 failure = failure or error
@@ -129,7 +136,7 @@ def redrive(
         left = work.left
         if left == 0:
             break
-    tracker.begin_rest()
+    await tracker.begin_rest()
     if failure is not None and not done.by_target:
         raise failure
     return done
@@ -139,7 +146,13 @@ class _Redrive:
     """One lane's part of a `redrive`."""
 
     def __init__(
-        self, lane: Lane, wanted: RedriveRequest, *, is_dry_run: bool, tracker: Tracker
+        self,
+        lane: Lane,
+        wanted: RedriveRequest,
+        targets: dict[str, Lane | str],
+        *,
+        is_dry_run: bool,
+        tracker: Tracker,
     ) -> None:
         self._lane = lane
         self._wanted = wanted
@@ -153,19 +166,12 @@ class _Redrive:
             }
         self._is_dry_run = is_dry_run
         self._left = wanted.at_most
-        self._targets: dict[str, Lane | str] = {}
+        self._targets = targets
         self._stay: Counter[str] = Counter()
         self._away: dict[BucketNo, CassieqError] = {}
         self.done = Redriven(queue=lane.queue)
-        if wanted.to is not None:
-            target = open_lane(lane.store, wanted.to)
-            if target.lane_id in lane.lanes:
-                raise OptionInvalid(
-                    f"to is {wanted.to!r}, which has the messages already. Name another queue"
-                )
-            self._targets[wanted.to] = target
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Work bucket by bucket, ascending; one that does not answer stops no other [T5].
 
         Raises:
@@ -174,10 +180,10 @@ class _Redrive:
         ids = self._ids
         found: dict[BucketNo, int] = {}
         in_vain = 0
-        for bucket, row, waiting in self._rows():
+        async for bucket, row, waiting in self._rows():
             if row is not None and row.value.status is Status.CORRUPT:
                 found[bucket] = 0 if ids is None else ids[bucket].count
-                self._pass_over(bucket)
+                await self._pass_over(bucket)
                 continue
             places = by_state(
                 None if row is None else row.value,
@@ -190,7 +196,7 @@ class _Redrive:
             )
             before, taken = self._left, self.done.by_target.copy()
             try:
-                if self._work_on(bucket, places):
+                if await self._work_on(bucket, places):
                     in_vain = 0
             except StoreError as error:
                 self._away[bucket] = named(error, self._lane, bucket)
@@ -213,29 +219,30 @@ class _Redrive:
             raise first_of(self._away)
         self.done.problems += map(str, self._away.values())
 
-    def _rows(self) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+    async def _rows(self) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
         """Yield the buckets to look at; the tracker counts those before."""
         rows = stats.live_rows(self._lane, spans_of(self._ids), away=self._away)
         if self._ids is not None or not self._tracker.is_on:
-            yield from rows
+            async for row in rows:
+                yield row
             return
-        reach = self._tracker.lane(live_buckets(self._lane))
-        for one in rows:
+        reach = await self._tracker.lane(await live_buckets(self._lane))
+        async for one in rows:
             yield one
-            reach(one[0])
+            await reach(one[0])
 
-    def _work_on(self, bucket: BucketNo, places: ByState) -> bool:
+    async def _work_on(self, bucket: BucketNo, places: ByState) -> bool:
         """Whether there was anything to send."""
-        self.done.leased += self._count(bucket, places, places.leased)
-        self.done.delayed += self._count(bucket, places, places.delayed)
-        chosen = self._choose(bucket, places)
-        self._send(bucket, chosen)
+        self.done.leased += await self._count(bucket, places, places.leased)
+        self.done.delayed += await self._count(bucket, places, places.delayed)
+        chosen = await self._choose(bucket, places)
+        await self._send(bucket, chosen)
         return bool(chosen)
 
-    def _pass_over(self, bucket: BucketNo) -> None:
+    async def _pass_over(self, bucket: BucketNo) -> None:
         """Report a bucket that cannot be read: its content is unknown [T21]."""
         try:
-            self._lane.buckets.read(bucket)
+            await self._lane.buckets.read(bucket)
         except RowCorrupt as error:
             self.done.problems.append(str(error))
 
@@ -253,7 +260,7 @@ class _Redrive:
         ]
         return self.done
 
-    def _choose(self, bucket: BucketNo, places: ByState) -> dict[QueueName, Runs]:
+    async def _choose(self, bucket: BucketNo, places: ByState) -> dict[QueueName, Runs]:
         """Choose the messages to send, by target."""
         wanted = self._wanted
         chosen: dict[QueueName, list[int]] = {}
@@ -263,24 +270,24 @@ class _Redrive:
                 runs, _ = runs.take(self._left)
                 self._left -= runs.count
             return {wanted.to: runs} if runs else {}
-        for offset, message in self._messages(bucket, places, places.visible):
+        async for offset, message in self._messages(bucket, places, places.visible):
             if self._left == 0:
                 break
-            target = wanted.to or self._source_of(message)
+            target = wanted.to or await self._source_of(message)
             if target is not None:
                 chosen.setdefault(target, []).append(offset)
                 if self._left is not None:
                     self._left -= 1
         return {target: Runs.from_offsets(offsets) for target, offsets in chosen.items()}
 
-    def _count(self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]) -> int:
+    async def _count(self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]) -> int:
         if self._wanted.where is None:
             return sum(part.runs.count for part in parts)
-        return sum(1 for _ in self._messages(bucket, places, parts))
+        return len([at async for at, _ in self._messages(bucket, places, parts)])
 
-    def _messages(
+    async def _messages(
         self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]
-    ) -> Iterator[tuple[int, Message]]:
+    ) -> AsyncIterator[tuple[int, Message]]:
         """Yield the wanted messages with their offsets."""
         where = self._wanted.where
         base = bucket * self._lane.bucket_size
@@ -296,18 +303,22 @@ class _Redrive:
             )
             for part in parts
         ]
-        for message in read_messages(self._lane, [(planned, None) for planned in plan]):
-            if where is None or where(message):
+        read = read_messages(self._lane, [(planned, None) for planned in plan])
+        async for some in in_groups(read):
+            chosen = (
+                some if where is None else await portal.outside(partial(chosen_of, where, some))
+            )
+            for message in chosen:
                 yield message.id - base, message
 
-    def _source_of(self, message: Message) -> QueueName | None:
+    async def _source_of(self, message: Message) -> QueueName | None:
         """The queue a message came from; if it cannot go back there, the reason is counted."""
         name = headers_of(message.headers).source_queue
         if name is None:
             self._stay_for("their headers name no source queue; name a queue with 'to'")
             return None
         if name not in self._targets:
-            self._targets[name] = open_source(self._lane, name, self._wanted.may)
+            self._targets[name] = await open_source(self._lane, name, self._wanted.may)
         found = self._targets[name]
         if not isinstance(found, str) and was_redriven(message, found, self._lane):
             found = f"they were redriven from {name!r}, and live; name a queue with 'to'"
@@ -320,16 +331,16 @@ class _Redrive:
         known = why in self._stay or len(self._stay) < REASONS_TOLD
         self._stay[why if known else "their source queues cannot be opened either"] += 1
 
-    def _send(self, bucket: BucketNo, chosen: dict[QueueName, Runs]) -> None:
+    async def _send(self, bucket: BucketNo, chosen: dict[QueueName, Runs]) -> None:
         if self._is_dry_run:
             self._note((target, runs.count) for target, runs in chosen.items())
             return
         while chosen:
-            sets = self._take(bucket, chosen)
+            sets = await self._take(bucket, chosen)
             self._note((part.target or "", part.runs.count) for part in sets)
             self.done.waiting += sum(part.runs.count for part in sets)
             for part in sets:
-                self._move(bucket, part)
+                await self._move(bucket, part)
             if len(sets) < rules.SETS_TOGETHER:
                 return
             gone = union(part.runs for part in sets)
@@ -339,7 +350,7 @@ class _Redrive:
         for target, count in counts:
             self.done.by_target[target] = self.done.by_target.get(target, 0) + count
 
-    def _take(self, bucket: BucketNo, chosen: Mapping[QueueName, Runs]) -> list[DeadSet]:
+    async def _take(self, bucket: BucketNo, chosen: Mapping[QueueName, Runs]) -> list[DeadSet]:
         """Take messages by one CAS; skip those that were got, acked or taken meanwhile."""
         lane = self._lane
         tried: set[UUID] = set()
@@ -356,35 +367,24 @@ class _Redrive:
             tried.update(part.set_id for part in sets)
             return after
 
-        row = self._sealed(bucket)
-        now = None if row is None else lane.change_bucket(bucket, change, known=row)
+        row = await sealed(lane, bucket)
+        now = None if row is None else await lane.change_bucket(bucket, change, known=row)
         if is_full:
             self.done.problems.append(
                 f"the row of {lane.bucket_title(bucket)} has no space for the "
                 "messages to redrive. Run repair to move what waits in it, then redrive the rest"
             )
-        if now is None or lane.is_dropped(bucket):
+        if now is None or await lane.is_dropped(bucket):
             return []  # a ghost: all of it is over (G5, ADR 11)
         return [part for part in now.value.dead if part.set_id in tried]
 
-    def _sealed(self, bucket: BucketNo) -> Stored[Bucket] | None:
-        """The row of a bucket, sealed first if it was open: then its content is known."""
-        lane = self._lane
-        row = lane.buckets.read(bucket)
-        if row is None or row.value.status is Status.SEALING:
-            closed = seal.close(lane, bucket) if row is None else seal.finish(lane, bucket, row)
-            return None if closed is None else closed.row
-        if row.value.status is Status.PREPARED:
-            return roll_forward.settle_decided(lane, {bucket: row}).get(bucket)
-        return row
-
-    def _move(self, bucket: BucketNo, part: DeadSet) -> None:
+    async def _move(self, bucket: BucketNo, part: DeadSet) -> None:
         lane = self._lane
         target = self._targets[part.target or ""]
         if isinstance(target, str):
             return  # it has failed just now
         try:
-            if not dead.move(lane, target, bucket, (part,)).is_over:
+            if not (await dead.move(lane, target, bucket, (part,))).is_over:
                 return  # a repair is at it
         except StoreError:
             raise

@@ -9,7 +9,7 @@ Holds I1: nobody is born below the closed register who is not in the schedule as
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
@@ -23,7 +23,7 @@ from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.lanes import DueLane
@@ -44,28 +44,35 @@ LANES_TOGETHER: Final = 8
 _logger = get_logger("repair")
 
 
-def together(store: Store, work: Callable[[T], R], lanes: Iterable[T]) -> list[R]:
+async def together(store: Store, work: Callable[[T], Awaitable[R]], lanes: Iterable[T]) -> list[R]:
     """Do some work for several lanes, a few at a time; a queue's only lane needs no thread."""
-    todo, done = list(lanes), []
+    todo = list(lanes)
+    done: list[R] = []
     for at in range(0, len(todo), LANES_TOGETHER):
-        done += store.session.map(work, todo[at : at + LANES_TOGETHER])
+        done += await store.session.map(work, todo[at : at + LANES_TOGETHER])
     return done
 
 
 class Schedule:
     """The due lanes that one pass heals, read when it begins."""
 
-    def __init__(self, store: Store, lanes: list[Lane]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._now_us = store.clock.now_us()
         self._due: dict[LaneId, list[Lane]] = {}
         self._failed: dict[LaneId, CassieqError] = {}
         self._had_turn: set[LaneId] = set()
+
+    @classmethod
+    async def of(cls, store: Store, lanes: list[Lane]) -> Self:
+        """Read the due lanes of these queues."""
+        made = cls(store)
         for lane in lanes:
             try:
-                self._due[lane.lane_id] = self._read(lane)
+                made._due[lane.lane_id] = await made._read(lane)
             except CassieqError as error:
-                self._failed[lane.lane_id] = error
+                made._failed[lane.lane_id] = error
+        return made
 
     def lanes_of(self, lane: Lane) -> list[Lane]:
         """All lanes of a queue that this pass heals."""
@@ -77,16 +84,16 @@ class Schedule:
             healed.has_missed = True
             note(healed.done, self._failed[lane.lane_id])
 
-    def finish(self, lane: Lane) -> None:
+    async def finish(self, lane: Lane) -> None:
         """Finish the due lanes whose period is long over.
 
         A lane that is drained goes at once; only the register waits for those that are not.
         """
         if lane.lane_id in self._had_turn:
-            lane.pointers.advance(Pointer.SCHEDULE_HEALED, self._now_us)
+            await lane.pointers.advance(Pointer.SCHEDULE_HEALED, self._now_us)
         period_us = lane.settings.period_us
         end = finished_below(self._now_us, period_us)
-        pointers = lane.read_pointers()
+        pointers = await lane.read_pointers()
         first = first_unfinished(lane, pointers)
         is_any = any(one.due is not None and one.due.period < end for one in self.lanes_of(lane))
         if end <= first or lane.lane_id in self._failed:
@@ -94,19 +101,19 @@ class Schedule:
         if not is_any and end - first < REGISTERS_BEHIND:
             return
         if pointers.schedule_closed < end:
-            lane.pointers.advance(Pointer.SCHEDULE_CLOSED, end)
-        found = self._store.schedules.read(lane.lane_id, first, end, period_us=period_us)
-        left = together(self._store, lambda due: _finish(lane, due), found)
+            await lane.pointers.advance(Pointer.SCHEDULE_CLOSED, end)
+        found = await self._store.schedules.read(lane.lane_id, first, end, period_us=period_us)
+        left = await together(self._store, lambda due: _finish(lane, due), found)
         unfinished = [due.period for due, is_over in zip(found, left, strict=True) if not is_over]
         low = min(unfinished, default=end)
         if low > first:
-            lane.pointers.advance(Pointer.SCHEDULE, low)
+            await lane.pointers.advance(Pointer.SCHEDULE, low)
 
-    def _read(self, lane: Lane) -> list[Lane]:
+    async def _read(self, lane: Lane) -> list[Lane]:
         period_us = lane.settings.period_us
-        pointers = lane.read_pointers()
+        pointers = await lane.read_pointers()
         begin_later = healed_always(self._now_us, period_us)
-        found = due_between(lane, first_unfinished(lane, pointers), begin_later)
+        found = await due_between(lane, first_unfinished(lane, pointers), begin_later)
         since_us = max(pointers.schedule_healed, lane.created_us)
         if self._now_us - since_us < TURN_US:
             return found
@@ -116,67 +123,67 @@ class Schedule:
         for some in in_turn(
             begin_later, end, since_us=since_us, now_us=now_us, period_us=period_us
         ):
-            found += due_between(lane, *some)
+            found += await due_between(lane, *some)
         return found
 
 
-def _finish(lane: Lane, due: DueLane) -> bool:
+async def _finish(lane: Lane, due: DueLane) -> bool:
     """Take the next steps of a due lane's end; return whether nothing of it is left."""
     its_lane = lane.due_lane(due)
-    if not its_lane.pointers.read().is_deleted:
+    if not (await its_lane.pointers.read()).is_deleted:
         # A row that is not there may land yet, as a late copy of an INSERT: a closed one is made.
-        closed = _close(its_lane)
+        closed = await _close(its_lane)
         ids_end = -(-closed.value.next_id // its_lane.bucket_size)
-        pointers = its_lane.read_pointers()
+        pointers = await its_lane.read_pointers()
         if pointers.repair < ids_end:
             return False
         # Whoever has written and reads this now never puts again: it may have been delivered [P6].
-        its_lane.pointers.advance(Pointer.REPAIR, DELETED)
-    row = its_lane.monotons.find()
+        await its_lane.pointers.advance(Pointer.REPAIR, DELETED)
+    row = await its_lane.monotons.find()
     if row is not None:
-        its_lane.monotons.delete(row)
-    lane.store.schedules.remove(lane.lane_id, due, period_us=lane.settings.period_us)
+        await its_lane.monotons.delete(row)
+    await lane.store.schedules.remove(lane.lane_id, due, period_us=lane.settings.period_us)
     event(_logger, "due_lane_finished", **its_lane.as_fields(), period=due.period)
     return True
 
 
-def _close(lane: Lane) -> Stored[Monoton]:
-    for _ in lane.attempts():
-        row = lane.monotons.find()
+async def _close(lane: Lane) -> Stored[Monoton]:
+    async for _ in lane.attempts():
+        row = await lane.monotons.find()
         if row is None:
             fresh = Monoton(next_id=0, reserved_us=lane.clock.now_us(), is_closed=True)
-            lane.monotons.insert(fresh)
+            await lane.monotons.insert(fresh)
         elif row.value.is_closed:
             return row
         else:
-            lane.monotons.update(row, replace(row.value, is_closed=True))
+            await lane.monotons.update(row, replace(row.value, is_closed=True))
     raise lane.contended(f"the monoton row of {lane.title}")
 
 
-def due_lanes_of(store: Store, queues: Collection[LaneId]) -> set[LaneId]:
+async def due_lanes_of(store: Store, queues: Collection[LaneId]) -> set[LaneId]:
     """The due lanes that the schedules of these queues name, by the queues' first lanes."""
-    parts = [(queue, year) for queue, year in store.everything.schedules() if queue in queues]
-    found = store.session.map(lambda part: store.schedules.of_year(*part), parts)
+    parts = [(queue, year) for queue, year in await store.everything.schedules() if queue in queues]
+    found = await store.session.map(lambda part: store.schedules.of_year(*part), parts)
     return {
         due.lane_id(queue) for (queue, _), some in zip(parts, found, strict=True) for due in some
     }
 
 
-def sweep_schedules(store: Store) -> int:
+async def sweep_schedules(store: Store) -> int:
     """Remove schedule rows of queues that are gone, with their lanes; return how many lanes.
 
     A queue that a row still names is left to its deletion: only a birth that died after the
     deletion had read the schedule leaves any behind.
     """
-    parts = list(store.everything.schedules())
-    named = {row.lanes[0] for row in store.queues.read_all()}
+    parts = await store.everything.schedules()
+    named = {row.lanes[0] for row in await store.queues.read_all()}
     swept = 0
     for queue, year in parts:
-        if queue in named or not store.lane(queue).pointers.read().is_deleted:
+        if queue in named or not (await store.lane(queue).pointers.read()).is_deleted:
             continue
-        some = store.schedules.of_year(queue, year)
+        some = await store.schedules.of_year(queue, year)
         for due in some:
-            end_lane(store, due.lane_id(queue), 1)
-        store.schedules.drop(queue, year)
+            await end_lane(store, due.lane_id(queue), 1)
+        await store.schedules.drop(queue, year)
         swept += len(some)
     return swept

@@ -70,7 +70,7 @@ class Healed:
         self.has_missed |= other.has_missed
 
 
-def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
+async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
     """Finish what is half-way, settle what is decided, move the dead, write hints that are lost.
 
     A failure of one bucket stops no other: it is in the report, and left to the next pass.
@@ -79,20 +79,20 @@ def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
     done = healed.done
     # It waits for no bucket: the next pass comes, and the others are to be healed now [T5].
     with noting(done), lane.store.session.within(each_s=EACH_S):
-        found, unread = lane.buckets.read_some(buckets)
+        found, unread = await lane.buckets.read_some(buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
-        _finish_halves(lane, rows, done)
-        _close_expired(lane, [at for at, row in found.items() if row is None], rows, done)
+        await _finish_halves(lane, rows, done)
+        await _close_expired(lane, [at for at, row in found.items() if row is None], rows, done)
         has_missed = False
         for bucket, row in rows.items():
             if row.value.status is Status.CORRUPT:
                 has_missed = True  # of dead sets, too
                 with noting(done):
-                    lane.buckets.read(bucket)  # which says why not [T21]
+                    await lane.buckets.read(bucket)  # which says why not [T21]
                 continue
             now = row
             with noting(done, lane, bucket):
-                now = _heal_bucket(lane, bucket, row, done)
+                now = await _heal_bucket(lane, bucket, row, done)
             _note(healed, lane.place(bucket), now)
         for bucket, error in unread.items():
             note(done, named(error, lane, bucket))
@@ -110,12 +110,12 @@ def _note(healed: Healed, place: Place, row: Row) -> None:
     healed.dead_sets |= {part.set_id for part in value.dead}
 
 
-def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
+async def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
     """Finish seals that somebody began, and decided transactions; update ``rows``."""
     bulk = {bucket: row for bucket, row in rows.items() if row.value.status in OF_A_SINK}
     with noting(done):
         failed: dict[str, CassieqError] = {}
-        changed = roll_forward.settle_decided(lane, bulk, failed)
+        changed = await roll_forward.settle_decided(lane, bulk, failed)
         done.rolled_forward += len(changed)
         rows.update(changed)
         for error in failed.values():
@@ -123,13 +123,13 @@ def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> 
     for bucket, row in list(rows.items()):
         if row.value.status is Status.SEALING:
             with noting(done, lane, bucket):
-                closed = seal.finish(lane, bucket, row)
+                closed = await seal.finish(lane, bucket, row)
                 if closed is not None:
                     rows[bucket] = closed.row
                     done.seals_finished += 1
 
 
-def _close_expired(
+async def _close_expired(
     lane: Lane, unread: list[BucketNo], rows: dict[BucketNo, Row], done: QueueRepair
 ) -> None:
     """Seal open buckets in which something expired; update ``rows``.
@@ -137,7 +137,7 @@ def _close_expired(
     Nobody may ever read them: without this, their messages would stay for ever.
     """
     with noting(done):
-        closed, failed = apart(lane, lambda at: _close_if_expired(lane, at), unread)
+        closed, failed = await apart(lane, lambda at: _close_if_expired(lane, at), unread)
         for bucket, one in closed.items():
             if one is not None:
                 rows[bucket] = one.row
@@ -146,39 +146,39 @@ def _close_expired(
             note(done, error)
 
 
-def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
+async def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
     """The bucket if it is closed now; None if it is left alone, or was dropped meanwhile (G5)."""
-    if not has_expired(lane, bucket) or lane.is_dropped(bucket):
+    if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
         return None
-    return seal.close(lane, bucket)
+    return await seal.close(lane, bucket)
 
 
-def has_expired(lane: Lane, bucket: BucketNo) -> bool:
+async def has_expired(lane: Lane, bucket: BucketNo) -> bool:
     """Whether something in an open bucket has expired: one read of a row, seldom two."""
     now_us = lane.clock.now_us()
-    return lane.messages.has_expired(bucket, now_us=now_us, retention_us=lane.retention_us)
+    return await lane.messages.has_expired(bucket, now_us=now_us, retention_us=lane.retention_us)
 
 
-def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+async def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
     if row.value.status is not Status.SEALED:
         return row
-    now = _mark_dead(lane, bucket, row, done)
+    now = await _mark_dead(lane, bucket, row, done)
     by_target: dict[QueueName | None, list[Dead]] = defaultdict(list)
     for one in movable(now.value.dead):
         by_target[one[0].target].append(one)
     for name, sets in by_target.items():
         with noting(done):
-            _move(lane, bucket, sets, name, done)
+            await _move(lane, bucket, sets, name, done)
     now_us = lane.clock.now_us()
     due_us = now.value.earliest_return_us()
     if due_us is not None and due_us <= now_us:
         # Its hint may be lost: this one makes the next get look there, wherever the reader is.
-        lane.hints.write([(bucket, now_us)], now_us=now_us)
+        await lane.hints.write([(bucket, now_us)], now_us=now_us)
         done.hints_written += 1
     return now
 
 
-def _move(
+async def _move(
     lane: Lane,
     bucket: BucketNo,
     sets: list[Dead],
@@ -196,7 +196,7 @@ def _move(
         )
         return
     try:
-        target = open_lane(lane.store, name)
+        target = await open_lane(lane.store, name)
     except QueueNotFound as error:
         if redriven_to is None:
             raise
@@ -207,7 +207,7 @@ def _move(
         ) from error
     for one in sets:
         try:
-            moved = dead.move(lane, target, bucket, one).messages
+            moved = (await dead.move(lane, target, bucket, one)).messages
         except SinkFenced as error:
             done.problems.append(str(error))  # only this set failed
             continue
@@ -217,7 +217,7 @@ def _move(
             done.redriven += moved
 
 
-def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
     """End messages now that are expired or out of deliveries, held by nobody, not at the next get.
 
     The same CAS closes the open dead set, or it could not be moved [R14].
@@ -239,7 +239,7 @@ def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row
             new = with_closed_sets(new, now_us=now_us)
         return None if new is value else new
 
-    answer = lane.apply(bucket, Change(change=change), known=row)
+    answer = await lane.apply(bucket, Change(change=change), known=row)
     now: Row | None = answer.row  # type: ignore[assignment]  # what was read is what comes out
     if now is None:
         return row

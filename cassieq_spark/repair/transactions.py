@@ -54,19 +54,21 @@ class Undecided:
         self.youngest_us = max(self.youngest_us, changed_us)
 
 
-def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
+async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     """Abort an epoch whose writer has been silent for long; return how many buckets became void.
 
     Silent: no heartbeat, and no bucket changed for twice as long with each abort since the last
     commit. Otherwise a batch that takes longer than the timeout would never end [R3].
     """
-    stored = lane.store.sinks.read_serial(sink_id)
+    stored = await lane.store.sinks.read_serial(sink_id)
     if stored is None or stored.value.lane != lane.first.lane_id:
         return 0
     if stored.value.epoch != found.epoch:
         return 0
     since_us = max(found.youngest_us, stored.value.changed_us)
-    if not is_silent(lane, sink_id, stored.value, since_us) or not _abort(lane, sink_id, stored):
+    if not await is_silent(lane, sink_id, stored.value, since_us) or not await _abort(
+        lane, sink_id, stored
+    ):
         return 0
     by_lane: dict[LaneId, list[BucketNo]] = {}
     for place in found.buckets:
@@ -75,9 +77,9 @@ def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     for lane_id, buckets in by_lane.items():
         # A later pass, or whoever gets from it, settles one that does not answer.
         its_lane = lane.sibling(lane_id)
-        rows, _ = its_lane.buckets.read_many(buckets)
+        rows, _ = await its_lane.buckets.read_many(buckets)
         undecided = {at: row for at, row in rows.items() if row is not None}
-        settled += len(settle_decided(its_lane, undecided))
+        settled += len(await settle_decided(its_lane, undecided))
     return settled
 
 
@@ -88,44 +90,44 @@ def may_be_over(seen: Glimpse, *, now_us: int) -> bool:
     return age_s > (LONGEST_PATIENCE_S if is_undecided else REST_S)
 
 
-def end_once(lane: Lane, sink_id: str) -> bool:
+async def end_once(lane: Lane, sink_id: str) -> bool:
     """Remove the row of a sink that had one transaction, if it is over; whether it is gone.
 
     Never before all it lists is visible: without its row that would be void. A row that nobody has
     committed is aborted first, when its writer is silent. A decided one rests [T9].
     """
-    stored = lane.store.sinks.read_serial(sink_id)
+    stored = await lane.store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane.first.lane_id:
         return False
     row = stored.value
     if row.last == NO_BATCH and set_of(sink_id) is None:
-        if not is_silent(lane, sink_id, row, row.changed_us):
+        if not await is_silent(lane, sink_id, row, row.changed_us):
             return False
         if row.epoch == FIRST_EPOCH:
-            _abort(lane, sink_id, stored)
+            await _abort(lane, sink_id, stored)
             return False
     if not _has_rested(row, lane.clock.now_us()):
         return False
-    roll_forward(lane, sink_id, row.listed)
-    lane.store.sinks.delete(sink_id, stored)
+    await roll_forward(lane, sink_id, row.listed)
+    await lane.store.sinks.delete(sink_id, stored)
     return True
 
 
-def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
+async def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
     """Remove the row of one transaction of a deleted queue; return whether it is gone [T15].
 
     All that it has decided went with the queue. Its writer is refused: the row does not exist.
     """
-    stored = store.sinks.read_serial(sink_id)
+    stored = await store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane_id:
         return False
     if not _has_rested(stored.value, store.clock.now_us()):
         return False
-    store.sinks.delete(sink_id, stored)
+    await store.sinks.delete(sink_id, stored)
     return True
 
 
-def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
+async def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
     """Whether a sink's writers have said and changed nothing for long [R3].
 
     A ``df.write`` without an id sends no heartbeat until Spark gives its first task a core, and
@@ -136,7 +138,7 @@ def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
         timeout_s = LONGEST_PATIENCE_S
     patience_s = max(lane.settings.repair_timeout_s, min(timeout_s, LONGEST_PATIENCE_S))
     is_old = lane.clock.now_us() - since_us > int(patience_s * 1e6)
-    return is_old and not lane.store.heartbeats.is_alive(
+    return is_old and not await lane.store.heartbeats.is_alive(
         sink_id, timeout_s=lane.settings.repair_timeout_s
     )
 
@@ -145,11 +147,11 @@ def _has_rested(row: SinkRow, now_us: int) -> bool:
     return now_us - row.changed_us > int(REST_S * 1e6)
 
 
-def _abort(lane: Lane, sink_id: str, stored: Stored[SinkRow]) -> bool:
+async def _abort(lane: Lane, sink_id: str, stored: Stored[SinkRow]) -> bool:
     # The next list overwrites this one: all of it must be visible before (I7) [P10].
-    roll_forward(lane, sink_id, stored.value.listed)
+    await roll_forward(lane, sink_id, stored.value.listed)
     row = rules.abort(stored.value, now_us=lane.clock.now_us())
-    is_ours = isinstance(lane.store.sinks.update(sink_id, stored, row), Applied)
+    is_ours = isinstance(await lane.store.sinks.update(sink_id, stored, row), Applied)
     if is_ours:
         event(
             _logger,

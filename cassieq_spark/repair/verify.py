@@ -46,7 +46,7 @@ WINDOW: Final = 64
 LISTED: Final = frozenset({Status.PREPARED, Status.SEALED, Status.DRAINED})
 
 
-def verify(
+async def verify(
     store: Store,
     lanes: list[Lane],
     *,
@@ -72,23 +72,23 @@ def verify(
             away: dict[LaneId, dict[BucketNo, CassieqError]] = defaultdict(dict)
             its_lanes = lane.all
             with _noting(report):
-                its_lanes = every_lane(lane)
-            tracker.begin(lane.queue, len(its_lanes))
+                its_lanes = await every_lane(lane)
+            await tracker.begin(lane.queue, len(its_lanes))
             for one in its_lanes:
                 with _noting(report):
-                    sinks |= _verify_lane(one, report, away[one.lane_id], tracker)
+                    sinks |= await _verify_lane(one, report, away[one.lane_id], tracker)
             for sink_id in sorted(sinks):
                 with _noting(report):
-                    _verify_list(lane, sink_id, report, away)
+                    await _verify_list(lane, sink_id, report, away)
         except QueueDeleted:
             # A deletion was removing these rows.
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
             report.queues += 1
             there |= {one.lane_id: one for one in its_lanes}
-    tracker.begin_rest()
-    _verify_outside(store, there, report)
-    _verify_sinks(store, there, report, has_all=has_all)
+    await tracker.begin_rest()
+    await _verify_outside(store, there, report)
+    await _verify_sinks(store, there, report, has_all=has_all)
     return report
 
 
@@ -105,7 +105,7 @@ def _noting(
         report.problems.append(error.message)
 
 
-def _read(
+async def _read(
     lane: Lane,
     buckets: Iterable[BucketNo],
     report: VerifyReport,
@@ -113,19 +113,19 @@ def _read(
 ) -> tuple[dict[BucketNo, Stored[Bucket] | None], int]:
     """Rows, and the repair pointer as it was after them; each that did not answer is said once."""
     said = frozenset(away)
-    rows = read_rows(lane, buckets, away)
-    low = lane.read_pointers().repair
+    rows = await read_rows(lane, buckets, away)
+    low = (await lane.read_pointers()).repair
     report.problems += [
         error.message for bucket, error in away.items() if bucket >= low and bucket not in said
     ]
     return rows, low
 
 
-def _verify_lane(
+async def _verify_lane(
     lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError], tracker: Tracker
 ) -> set[str]:
     """Look at one lane; return the sinks that its buckets name."""
-    pointers = lane.read_pointers()
+    pointers = await lane.read_pointers()
     if pointers.is_deleted:
         return set()  # a due lane that is finished, and still in the schedule
     if pointers.repair > pointers.reader:
@@ -133,28 +133,28 @@ def _verify_lane(
         report.findings.append(_finding(lane, "pointer_backwards", None, what))
     sinks: dict[str, set[BucketNo]] = defaultdict(set)
     came_back: dict[BucketNo, Runs] = {}
-    live = live_buckets(lane)
-    reach = tracker.lane(live)
+    live = await live_buckets(lane)
+    reach = await tracker.lane(live)
     for window in windows(live, WINDOW):
-        rows, low = _read(lane, window, report, away)
+        rows, low = await _read(lane, window, report, away)
         for bucket, row in rows.items():
-            reach(bucket - 1)
+            await reach(bucket - 1)
             if bucket < low:
                 continue
             report.buckets += 1
             with _noting(report, lane, bucket):
-                _verify_bucket(lane, bucket, row, pointers, report)
+                await _verify_bucket(lane, bucket, row, pointers, report)
             if row is not None and row.value.sink is not None:
                 sinks[row.value.sink.sink_id].add(bucket)
             if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
                 came_back[bucket] = back
-        reach(window[-1])
+        await reach(window[-1])
     with _noting(report):
-        _verify_hints(lane, came_back, report, away)
+        await _verify_hints(lane, came_back, report, away)
     return set(sinks)
 
 
-def _verify_bucket(
+async def _verify_bucket(
     lane: Lane,
     bucket: BucketNo,
     row: Stored[Bucket] | None,
@@ -162,14 +162,14 @@ def _verify_bucket(
     report: VerifyReport,
 ) -> None:
     if row is None:
-        report.messages += lane.messages.count(bucket, now_us=lane.clock.now_us())
-        if bucket < pointers.reader and not lane.is_dropped(bucket):
+        report.messages += await lane.messages.count(bucket, now_us=lane.clock.now_us())
+        if bucket < pointers.reader and not await lane.is_dropped(bucket):
             what = f"the reader pointer is {pointers.reader}, but nobody has sealed this bucket"
             report.findings.append(_finding(lane, "reader_ahead", bucket, what))
         return
     value = row.value
     if value.status is Status.CORRUPT:
-        report.findings += _unreadable(lane, bucket)
+        report.findings += await _unreadable(lane, bucket)
         return
     report.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
     if value.status is not Status.SEALED:
@@ -187,30 +187,33 @@ def _verify_bucket(
             "never delivered"
         )
         report.findings.append(_finding(lane, "reader_ahead", bucket, what))
-    spans = [Runs.span(chunk.first, chunk.last) for chunk in lane.messages.scan(bucket)]
+    spans = [Runs.span(chunk.first, chunk.last) for chunk in await lane.messages.scan(bucket)]
     stored = union(spans)
     if twice := stored_twice(spans):
         what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"
         report.findings.append(_finding(lane, "id_stored_twice", bucket, what))
     report.litter += (stored - value.manifest).count
     missing = value.unacked - stored
-    if missing and _still_holds(lane, bucket, missing):
+    if missing and await _still_holds(lane, bucket, missing):
         what = f"{missing.count} messages are not stored whole, first offset {missing.first}"
         report.findings.append(_finding(lane, "manifest_without_rows", bucket, what))
 
 
-def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
+async def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
     """Whether messages are still missing, and were not just acked or dropped by a repair."""
-    now = lane.buckets.read(bucket)
-    return now is not None and bool(now.value.unacked & missing) and not lane.is_dropped(bucket)
+    now = await lane.buckets.read(bucket)
+    return (
+        now is not None and bool(now.value.unacked & missing) and not await lane.is_dropped(bucket)
+    )
 
 
-def _unreadable(lane: Lane, bucket: BucketNo) -> Iterator[Finding]:
+async def _unreadable(lane: Lane, bucket: BucketNo) -> list[Finding]:
     """Why a row cannot be read, if it still cannot."""
     try:
-        lane.buckets.read(bucket)
+        await lane.buckets.read(bucket)
     except RowCorrupt as error:
-        yield _finding(lane, ROW_CORRUPT, bucket, error.message)
+        return [_finding(lane, ROW_CORRUPT, bucket, error.message)]
+    return []
 
 
 def _back(lane: Lane, row: Bucket) -> Runs:
@@ -220,7 +223,7 @@ def _back(lane: Lane, row: Bucket) -> Runs:
     return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
 
 
-def _verify_hints(
+async def _verify_hints(
     lane: Lane,
     came_back: dict[BucketNo, Runs],
     report: VerifyReport,
@@ -229,9 +232,9 @@ def _verify_hints(
     """Check that a get would look at each of these buckets; hints are read after their rows."""
     if not came_back:
         return
-    hints = TimePointer(lane).hints(lane.read_pointers(), lane.clock.now_us())
+    hints = await TimePointer(lane).hints(await lane.read_pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
-    rows, low = _read(lane, sorted(silent), report, away)
+    rows, low = await _read(lane, sorted(silent), report, away)
     for bucket, row in rows.items():
         # Not what somebody got, acked or dropped since: it was under a hint of its own then.
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
@@ -242,7 +245,7 @@ def _verify_hints(
             report.findings.append(_finding(lane, "visible_without_hint", bucket, what))
 
 
-def _verify_list(
+async def _verify_list(
     lane: Lane,
     sink_id: str,
     report: VerifyReport,
@@ -250,7 +253,7 @@ def _verify_list(
 ) -> None:
     """Check that all that the last commit lists is visible or about to be, and complete."""
     try:
-        stored = lane.store.sinks.read(sink_id)
+        stored = await lane.store.sinks.read(sink_id)
     except RowCorrupt:
         return  # `_verify_sinks` says so
     if stored is None or stored.value.lane != lane.first.lane_id:
@@ -259,7 +262,7 @@ def _verify_list(
     for place, count in stored.value.listed:
         by_lane[place.lane][place.bucket] = count
     for lane_id, listed in by_lane.items():
-        rows, low = _read(lane.sibling(lane_id), listed, report, away[lane_id])
+        rows, low = await _read(lane.sibling(lane_id), listed, report, away[lane_id])
         live = {bucket: row for bucket, row in rows.items() if bucket >= low}
         _verify_listed(lane.sibling(lane_id), sink_id, listed, live, report)
 
@@ -282,19 +285,21 @@ def _verify_listed(
             report.findings.append(_finding(lane, "list_without_bucket", bucket, what))
 
 
-def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
+async def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
     """Find what lies below the repair pointers, and what lies above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
         with _noting(report):
-            for lane_id, bucket in every():
+            for lane_id, bucket in await every():
                 if lane_id in lanes:
                     found[lane_id].append(bucket)
         for lane_id, buckets in found.items():
             lane = lanes[lane_id]
             live: range | None = None
             with _noting(report), suppress(QueueDeleted):
-                live = live_buckets(lane)  # after the scan: what it cannot have seen is no finding
+                live = await live_buckets(
+                    lane
+                )  # after the scan: what it cannot have seen is no finding
             if live is None:
                 continue
             report.ghosts += sum(bucket < live.start for bucket in buckets)
@@ -305,18 +310,18 @@ def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyRepor
             ]
 
 
-def _verify_sinks(
+async def _verify_sinks(
     store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
 ) -> None:
     """Find sinks whose row or long list is unreadable, and lists of sinks that are gone (ADR 3)."""
     sinks: list[tuple[str, LaneId]] = []
     with _noting(report):
-        sinks += store.sinks.every()
+        sinks += await store.sinks.every()
     for sink_id, lane_id in sinks:
         if lane_id in lanes:
             with _noting(report):
                 try:
-                    store.sinks.read(sink_id)
+                    await store.sinks.read(sink_id)
                 except RowCorrupt as error:
                     found = _finding(lanes[lane_id], ROW_CORRUPT, None, error.message)
                     report.findings.append(found)
@@ -324,10 +329,10 @@ def _verify_sinks(
         return
     lists: list[str] = []
     with _noting(report):
-        lists += store.sinks.lists()
+        lists += await store.sinks.lists()
     for sink_id in lists:
         with _noting(report), suppress(RowCorrupt):
-            if store.sinks.read(sink_id) is None:
+            if await store.sinks.read(sink_id) is None:
                 what = f"of sink {sink_id!r}"
                 found = Finding(queue="", kind="list_without_sink", bucket=None, what=what)
                 report.findings.append(found)

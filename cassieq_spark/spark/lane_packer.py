@@ -23,6 +23,7 @@ from cassieq_spark.model.lanes import (
 from cassieq_spark.queue.schedule import Births
 from cassieq_spark.spark import arrays
 from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_input, stored
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -177,7 +178,7 @@ class SortedLanes:
         self._sorting = sorting
         self._births = Births()
 
-    def lane(self, number: int) -> Lane:
+    async def lane(self, number: int) -> Lane:
         """The lane of this number, or an ordinary one if it is due and takes no messages any more.
 
         Raises:
@@ -186,7 +187,7 @@ class SortedLanes:
         """
         due = self._sorting.due_lane(number)
         if due is not None:
-            its_lane = self._births.get(self._lane, due)
+            its_lane = await self._births.get(self._lane, due)
             if its_lane is not None:
                 return its_lane
             number = self._sorting.ordinary(due)
@@ -194,7 +195,7 @@ class SortedLanes:
 
     def make(self, numbers: Sequence[int]) -> list[Lane]:
         """The lanes of these numbers, side by side; see `lane`."""
-        return self._lane.store.session.map(self.lane, numbers)
+        return portal.run(self._lane.store.session.map(self.lane, numbers))
 
 
 class LanePacker:

@@ -22,6 +22,7 @@ from cassieq_spark.model.offset import SourceOffset, by_bucket
 from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.settle.batches import ack_leases
+from cassieq_spark.store import portal
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
@@ -193,9 +194,9 @@ class CassieqListener(StreamingQueryListener):
         try:
             with opened(self._connection) as store:
                 for queue, leases in end.by_queue().items():
-                    lane = open_lane(store, queue)
+                    lane = portal.run(open_lane(store, queue))
                     if lane.lane_id == end.queues[queue]:
-                        ack_leases(lane, by_bucket(leases))
+                        portal.run(ack_leases(lane, by_bucket(leases)))
         except CassieqError as error:
             event(_logger, "last_ack_failed", queue=", ".join(end.queues), error=str(error))
 

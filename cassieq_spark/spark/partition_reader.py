@@ -8,6 +8,7 @@ from cassieq_spark.queue.fetch import fetch
 from cassieq_spark.spark.columns import Builder
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,7 @@ def read_partition(partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
             )
             for lane in {planned.lane for planned in plan}
         }
-        for found in fetch(reader, where.queue, where.lanes, plan):
+        for found in portal.iterate(fetch(reader, where.queue, where.lanes, plan)):
             planned, row = found.planned, found.chunk
             yield builders[planned.lane].build(
                 chunks.decode(row.payload),

@@ -25,14 +25,14 @@ from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, Task
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
-from cassieq_spark.queue.sink.writer import BulkWriter, Meter
+from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.ahead import Ahead
 from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.worker import settle_in, task_store
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -100,7 +100,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "needs. Micro-batch queries of Spark 4.2 and later tell them; asynchronous "
                 "progress tracking, continuous and real-time mode are not supported"
             )
-        lane = open_lane(task_store(self._options.connection), self._options.queue)
+        lane = portal.run(open_lane(task_store(self._options.connection), self._options.queue))
         who = Identity(
             sink_id=self._options.sink_id or query_id,
             lane=lane.first.lane_id,
@@ -108,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             checkpoint=_canonical(self._checkpoint),
             run=context.getLocalProperty(JOB_GROUP),
         )
-        admission = transaction.admit(lane, who, int(batch_id))
+        admission = portal.run(transaction.admit(lane, who, int(batch_id)))
         return _write(lane, self._options, who, admission, batches, meter=meter)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -130,18 +130,20 @@ class BatchWriter(DataSourceArrowWriter):
         if named is None:
             # The driver creates the row and no task may: a task must not begin a transaction again
             # that is over (design 8).
-            lane = open_lane(store.shared(options.connection), options.queue)
-            self._transaction: Begun | _Named = transaction.begin_once(lane, f"once:{new_uuid()}")
+            lane = portal.run(open_lane(store.shared(options.connection), options.queue))
+            self._transaction: Begun | _Named = portal.run(
+                transaction.begin_once(lane, f"once:{new_uuid()}")
+            )
         else:
             self._transaction = named
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition. Runs in a task, once per attempt; each has its own buckets [P8]."""
         options, meter, batches = self._options, Meter(), Ahead(iterator)
-        lane = open_lane(task_store(options.connection), options.queue)
+        lane = portal.run(open_lane(task_store(options.connection), options.queue))
         ours = self._transaction
         if isinstance(ours, Begun):
-            once = transaction.admit_once(lane, ours)
+            once = portal.run(transaction.admit_once(lane, ours))
             return _write(lane, options, ours.who, once, batches, meter=meter)
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID)
@@ -151,7 +153,9 @@ class BatchWriter(DataSourceArrowWriter):
             query_id=query_id,
             run=None if query_id is None else run_of_batch(context),
         )
-        admission = transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
+        admission = portal.run(
+            transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
+        )
         return _write(lane, options, who, admission, batches, meter=meter)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -196,13 +200,13 @@ def _write(
         bucket_bytes=options.bucket_bytes,
         writes_in_flight=options.writes_in_flight,
     )
-    with Heartbeat(lane, who.sink_id), writer:
+    with portal.entered(Heartbeat(lane, who.sink_id)), portal.entered(writer):
         if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
-            writer.of(lane.lane_id).begin(expected=expected)
+            portal.run(writer.of(lane.lane_id).begin(expected=expected))
         sorts = sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
-            lambda number: writer.of(lanes.lane(number).lane_id),
+            lambda number: _Taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
             sorts,
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
@@ -212,15 +216,31 @@ def _write(
         for batch in batches:
             packer.add(batch)
         packer.flush()
-        buckets = writer.finish()
+        buckets = portal.run(writer.finish())
     filled = sum(place.lane == lane.lane_id for place, _ in buckets)  # others are due lanes
     _guess.note(lane.lane_id, who.sink_id, filled)
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 
+class _Taker:
+    """Hands a task's chunks to the writer of one lane."""
+
+    def __init__(self, writer: LaneWriter) -> None:
+        self._writer = writer
+        self.capacity = writer.capacity
+
+    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+        """See `LaneWriter.add`."""
+        portal.run(self._writer.add(payload, count, due_us))
+
+    def close(self) -> None:
+        """See `LaneWriter.close`."""
+        portal.run(self._writer.close())
+
+
 def _begin(writer: BulkWriter, lanes: Iterable[Lane]) -> None:
     for lane in lanes:
-        writer.of(lane.lane_id).begin()
+        portal.run(writer.of(lane.lane_id).begin())
 
 
 def _commit(
@@ -233,13 +253,15 @@ def _commit(
     results = [message.result for message in messages if isinstance(message, Written)]
     if not results:
         return
-    lane = open_lane(store.shared(options.connection), options.queue)
+    lane = portal.run(open_lane(store.shared(options.connection), options.queue))
     who = results[0].who
-    with Heartbeat(lane, who.sink_id):
+    with portal.entered(Heartbeat(lane, who.sink_id)):
         if isinstance(under, Begun):
-            transaction.commit_once(lane, under, results)
+            portal.run(transaction.commit_once(lane, under, results))
             return
-        transaction.commit(lane, who, under, results, refuse_second_write=refuse_second_write)
+        portal.run(
+            transaction.commit(lane, who, under, results, refuse_second_write=refuse_second_write)
+        )
 
 
 def _context() -> TaskContext:

@@ -9,9 +9,9 @@ read would not settle it: the CAS may land after the read [P7].
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections import deque
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -30,7 +30,7 @@ from cassieq_spark.store.side_by_side import in_turn, present
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -202,23 +202,20 @@ class _RowLocks:
     """One lock per row under way: a client has one CAS in flight per row (G2)."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._users: dict[tuple[Any, ...], tuple[threading.Lock, int]] = {}
+        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
 
-    @contextmanager
-    def holding(self, key: tuple[Any, ...], at_most_s: float) -> Iterator[None]:
+    @asynccontextmanager
+    async def holding(self, key: tuple[Any, ...], at_most_s: float) -> AsyncIterator[None]:
         """Hold a row; raises StoreTimeout if other calls of this client hold it for so long."""
-        with self._guard:
-            lock, users = self._users.get(key, (threading.Lock(), 0))
-            self._users[key] = (lock, users + 1)
+        lock, users = self._users.get(key, (asyncio.Lock(), 0))
+        self._users[key] = (lock, users + 1)
         try:
-            with in_turn(lock, f"row {key}", at_most_s):
+            async with in_turn(lock, f"row {key}", at_most_s):
                 yield
         finally:
-            with self._guard:
-                lock, users = self._users.pop(key)
-                if users > 1:
-                    self._users[key] = (lock, users - 1)
+            lock, users = self._users.pop(key)
+            if users > 1:
+                self._users[key] = (lock, users - 1)
 
 
 class CasSender:
@@ -234,7 +231,7 @@ class CasSender:
         """The shortest time that a claim lasts, by the median of this client's last CASes [R21]."""
         return int(TIMES_SPARE * median(self._durations_s) * 1e6)
 
-    def send(
+    async def send(
         self,
         statement: Statement,
         key: tuple[Any, ...],
@@ -242,7 +239,7 @@ class CasSender:
         *,
         before: Version | None,
         bind: Callable[[Version], tuple[Any, ...]],
-        read: Callable[[], Stored[T] | None],
+        read: Callable[[], Awaitable[Stored[T] | None]],
         mark: UUID | None = None,
     ) -> Outcome[T]:
         """Run one CAS to a settled outcome.
@@ -258,11 +255,11 @@ class CasSender:
             CasAmbiguous: It stayed unanswered until the deadline: it may have happened, or may yet.
             SchemaMissing: The table does not exist.
         """
-        with self._holding(statement, key):
+        async with self._holding(statement, key):
             version = self._next_version(before, mark or new_uuid())
             params = bind(version)
             base = 0 if before is None else before.row_version
-            answer = self._answered(statement, params)
+            answer = await self._answered(statement, params)
             if answer.is_applied:
                 metrics.CAS_APPLIED.inc()
                 return Applied(
@@ -270,7 +267,7 @@ class CasSender:
                 )
             # A refusal has completed every earlier CAS first, so a quorum read shows its row.
             try:
-                now = read()
+                now = await read()
             except StoreError as error:
                 if answer.was_sent_once:
                     raise
@@ -286,7 +283,7 @@ class CasSender:
                 return Evicted(now=now)
             return Refused(now=now, was_sent_once=answer.was_sent_once)
 
-    def delete(
+    async def delete(
         self, statement: Statement, key: tuple[Any, ...], *, before: Version | None = None
     ) -> bool:
         """Remove a row by LWT: one of that version, or any (``IF EXISTS``) if none is given.
@@ -298,22 +295,25 @@ class CasSender:
         Raises:
             CasAmbiguous: See `send`.
         """
-        return self.answer(statement, key, key if before is None else (*key, before.writer))
+        return await self.answer(statement, key, key if before is None else (*key, before.writer))
 
-    def answer(self, statement: Statement, key: tuple[Any, ...], params: tuple[Any, ...]) -> bool:
+    async def answer(
+        self, statement: Statement, key: tuple[Any, ...], params: tuple[Any, ...]
+    ) -> bool:
         """Send an LWT that nothing depends on until it is answered; return whether it was applied.
 
         Raises:
             CasAmbiguous: See `send`.
         """
-        with self._holding(statement, key):
-            return self._answered(statement, params).is_applied
+        async with self._holding(statement, key):
+            return (await self._answered(statement, params)).is_applied
 
-    @contextmanager
-    def _holding(self, statement: Statement, key: tuple[Any, ...]) -> Iterator[None]:
+    @asynccontextmanager
+    async def _holding(self, statement: Statement, key: tuple[Any, ...]) -> AsyncIterator[None]:
         row = (statement.name.partition("_")[2], *key)
-        with self._session.call(), self._locks.holding(row, self._session.left_s(DEADLINE_S)):
-            yield
+        with self._session.call():
+            async with self._locks.holding(row, self._session.left_s(DEADLINE_S)):
+                yield
 
     def _next_version(self, before: Version | None, writer: UUID) -> Version:
         row_version = 1 if before is None else before.row_version + 1
@@ -326,13 +326,13 @@ class CasSender:
             row_version=row_version,
         )
 
-    def _answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
+    async def _answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
         with present().waiting():
-            answer = self._until_answered(statement, params)
+            answer = await self._until_answered(statement, params)
         present().heard()
         return answer
 
-    def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
+    async def _until_answered(self, statement: Statement, params: tuple[Any, ...]) -> _Answer:
         """Send until an answer comes; return whether the server applied it, by that answer."""
         clock = self._session.clock
         at_most_s = self._session.left_s(DEADLINE_S)
@@ -345,7 +345,7 @@ class CasSender:
                 sent_times += 1
                 # The last sending has the rest of the time.
                 with self._session.within(deadline - sent):
-                    rows = self._session.run_once(statement, params)
+                    rows = await self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:
@@ -366,7 +366,7 @@ class CasSender:
                     raise _unanswered(statement, error, waited) from error
                 pause_s = min(pause, at_most_s / 4)
                 retries.tell(statement, error, sent=sent_times, pause_s=pause_s, left_s=left_s)
-                clock.wait(pause_s)
+                await clock.sleep(pause_s)
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
 

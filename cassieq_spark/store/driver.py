@@ -45,13 +45,14 @@ from cassandra.segment import (
     compute_crc24,
 )
 
+from cassieq_spark.errors import UsageError
 from cassieq_spark.store.folded import fold
 from cassieq_spark.store.process import clusters
 from cassieq_spark.store.statements import Kind
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from cassandra.query import PreparedStatement
 
@@ -372,3 +373,17 @@ def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
     """SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
     login = options.login
     return login and PlainTextAuthProvider(login.username, login.password.reveal())
+
+
+def checked(
+    made: Cluster, datacenter: str | None, nodes: Collection[str], options: ConnectionOptions
+) -> str:
+    """Return the local data centre; disconnect, and raise UsageError, if it does not exist."""
+    known = sorted(nodes)
+    if known and datacenter not in known:
+        made.shutdown()
+        raise UsageError(
+            f"the cluster at {options.addresses} has no data centre {datacenter!r}; it has "
+            f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
+        )
+    return str(datacenter)

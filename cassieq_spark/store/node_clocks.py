@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.clock import Answers, Reading
+from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Reading
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store.translate import DRIVER_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from weakref import ref
 
     from cassandra.cluster import Session
     from cassandra.pool import Host
+
+    from cassieq_spark.clock import ClusterClock
+    from cassieq_spark.store.session import CqlSession
 
 MOST_NODES: Final = 5
 """The most nodes that are asked in a larger data centre: two of them may be wrong."""
@@ -103,3 +108,13 @@ def warn_of(wrong: Mapping[str, float]) -> None:
 
 def _us_of(time: datetime) -> int:
     return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+async def keep_time(clock: ref[ClusterClock], session: ref[CqlSession]) -> None:
+    """Measure the cluster's time again each minute, also of a client that does nothing (G6)."""
+    while (of := session()) is not None and not of.is_closed:
+        del of
+        await asyncio.sleep(MEASURE_EVERY_S)
+        if (one := clock()) is not None:
+            one.keep()
+            del one

@@ -22,7 +22,7 @@ _FACTOR: Final = "replication_factor"
 _EXAMPLE: Final = "For example, give {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
 
 
-def create_keyspace(session: CqlSession, given: object) -> None:
+async def create_keyspace(session: CqlSession, given: object) -> None:
     """Create the keyspace if it is missing; an existing one must have what was asked for.
 
     Args:
@@ -37,12 +37,12 @@ def create_keyspace(session: CqlSession, given: object) -> None:
     asked = default if given is None else _checked(given)
     nodes = session.nodes()
     _check_datacenters(session, asked, nodes)
-    if (found := _read(session)) is None:
+    if (found := await _read(session)) is None:
         _check_quorum(asked, nodes)
-        session.define(
+        await session.define(
             f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {_cql(asked)}"
         )
-        found = _read(session)  # another client may have been faster
+        found = await _read(session)  # another client may have been faster
     if found is None:
         return
     if given is None:
@@ -114,9 +114,9 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
             )
 
 
-def _read(session: CqlSession) -> dict[str, str] | None:
+async def _read(session: CqlSession) -> dict[str, str] | None:
     """Read the keyspace's replication; None: no keyspace has that name."""
-    row = session.raw_one(
+    row = await session.raw_one(
         "SELECT replication FROM system_schema.keyspaces "  # noqa: S608 - a checked name
         f"WHERE keyspace_name = '{session.keyspace}'"
     )

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import tenacity
 from cassandra import OperationTimedOut, Timeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark.entropy import jitter
-from cassieq_spark.errors import StoreTimeout, StoreUnavailable
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store.driver import LoginRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cassieq_spark.store.statements import Statement
 
 _logger = get_logger("store")
@@ -46,21 +42,6 @@ class Waited:
 def pause_s(sent: int) -> float:
     """How long `CqlSession.run` waits before it sends again: random, and longer each time."""
     return min(_LONGEST_PAUSE_S, jitter(_FIRST_PAUSE_S, min(sent - 1, 6)))
-
-
-def retrying(left_s: float, tell: Callable[[tenacity.RetryCallState], None]) -> tenacity.Retrying:
-    """Call again what raises that the store did not answer, for so long.
-
-    Args:
-        tell: Called before each pause.
-    """
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((StoreTimeout, StoreUnavailable)),
-        stop=tenacity.stop_after_delay(left_s),
-        wait=lambda state: min(pause_s(state.attempt_number), left_s / 4),
-        before_sleep=tell,
-        reraise=True,
-    )
 
 
 def tell(

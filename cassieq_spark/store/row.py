@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import asyncio
+from contextlib import asynccontextmanager
+from contextvars import Context
+from copy import copy
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import uuid_at
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
+from cassieq_spark.errors import CasAmbiguous, CassieqError
+from cassieq_spark.log import get_logger
 from cassieq_spark.model.rows import events
 from cassieq_spark.model.rows.events import End, Fate
 from cassieq_spark.model.rows.intents import Claimed, Moment, Turn
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.store.cas import Applied, Evicted
-from cassieq_spark.store.row_port import broken_off, error_of, is_late_hint, race_pause_s
+from cassieq_spark.store.row_port import error_of, is_late_hint, race_pause_s
 from cassieq_spark.store.side_by_side import LEAST_S, present
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.bucket import Bucket
@@ -31,32 +32,16 @@ if TYPE_CHECKING:
     from cassieq_spark.store.row_port import Company, Port
     from cassieq_spark.store.session import CqlSession
 
+_logger = get_logger("store")
+
 KEPT_BYTES: Final = 1 << 14
 """Rows with more bytes of claims are not kept."""
 
 STATEMENTS: Final = 3
 """A change of a row is a read, its hints and a CAS: each has a block's limit for one statement."""
 
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class _Caller:
-    """One who waits at a row.
-
-    Attributes:
-        deadline_s: Until then it waits, by the monotonic clock.
-        is_at_work: Whether it does something without the lock.
-        rests_until_s: When it wakes up by itself; -inf: it does not rest.
-        todo: What it is to do next.
-        answer: What it waits for.
-    """
-
-    ticket: int
-    deadline_s: float
-    changed: threading.Condition
-    is_at_work: bool = False
-    rests_until_s: float = -inf
-    todo: deque[Output] = field(default_factory=deque)
-    answer: Answer | events.Granted | None = None
+LONGEST_WAIT_S: Final = 3_600.0
+"""No timer is set for longer; it is set again."""
 
 
 class Row:
@@ -72,21 +57,21 @@ class Row:
         session: CqlSession,
         sender: CasSender,
         clock: Callable[[], Clock],
-        passed: Callable[[], int],
+        port: Port,
     ) -> None:
         self._session = session
         self._sender = sender
         self._clock = clock
-        self._passed = passed
-        self._lock = threading.Lock()
+        self._port = port
         self._writer = RowWriter()
-        self._callers: dict[int, _Caller] = {}
-        self._left: deque[Output] = deque()  # what nobody waits for is done by who comes next
+        self._callers: dict[int, asyncio.Future[Answer | events.Granted]] = {}
+        self._withheld: dict[int, Answer] = {}
         self._company: dict[int, Company] = {}
-        self._to_tell: deque[tuple[Company, Answer | None]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._last = 0
         self._size = 0
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.users = 0
         self.doubt: CassieqError | None = None
 
@@ -97,83 +82,33 @@ class Row:
 
     def left(self) -> Stored[Bucket] | None:
         """See `RowWriter.left`."""
-        with self._lock:
-            found: Any = self._writer.left(self._clock().now_us())
+        found: Any = self._writer.left(self._clock().now_us())
         return found  # type: ignore[no-any-return]  # what was read is what comes out
 
     def forget(self) -> None:
         """Forget how it is, but not who changes it."""
-        with self._lock:
-            self._writer.forget()
+        self._writer.forget()
 
     @property
     def is_large(self) -> bool:
         """Whether it is too large to be kept."""
         return self._size > KEPT_BYTES
 
-    def apply(
-        self, port: Port, intent: Intent, known: Stored[Bucket] | None, company: Company | None
+    async def apply(
+        self, intent: Intent, known: Stored[Bucket] | None, company: Company | None
     ) -> Answer:
         """Queue an intent, and wait for its answer; ``company`` goes with it."""
+        ticket = self._with(company)
         try:
-            with self._lock:
-                ticket = self._with(company)
-                try:
-                    return self._applied(port, intent, known)
-                finally:
-                    self._give_back(ticket)
+            answer: Any = await self._answered(intent, known)
         finally:
-            self._tell()
+            self._give_back(ticket)
+        if isinstance(answer.result, Claimed):
+            self._step(events.Taken(ticket=answer.ticket))
+        return answer  # type: ignore[no-any-return]  # only a turn is granted
 
-    def _with(self, company: Company | None) -> int:
-        """Queue what is folded when the next intent comes."""
-        if company is None:
-            return 0
-        self._last += 1
-        self._company[self._last] = company
-        queued = events.Queued(
-            ticket=self._last,
-            intent=company.intent,
-            deadline_s=self._deadline_s(),
-            company_until_s=inf,
-        )
-        try:
-            self._step(queued)
-        except BaseException:
-            self._to_tell.append((self._company.pop(queued.ticket), None))
-            raise
-        return queued.ticket
-
-    def _give_back(self, ticket: int) -> None:
-        """Let company go whose answer has not come: it asks again by itself."""
-        if (company := self._company.pop(ticket, None)) is not None:
-            self._to_tell.append((company, None))
-            self._step(events.Left(ticket=ticket))
-
-    def _tell(self) -> None:
-        """Tell what has become of company. The caller has no lock."""
-        while True:
-            try:
-                company, answer = self._to_tell.popleft()
-            except IndexError:
-                return
-            company.tell(answer if answer is not None and answer.end is End.DONE else None)
-
-    def _deadline_s(self) -> float:
-        """Until when a caller waits: a change of a row is three statements at most."""
-        now, limits = self._session.clock.monotonic(), present()
-        block_s = max(LEAST_S, min(limits.until - now, STATEMENTS * limits.each_s))
-        return now + min(block_s, limits.of_call_s)
-
-    def _applied(self, port: Port, intent: Intent, known: Stored[Bucket] | None) -> Answer:
-        with self._waiting(intent, known) as caller:
-            answer: Any = self._answered(port, caller)
-            if isinstance(answer.result, Claimed):
-                self._step(events.Taken(ticket=caller.ticket))
-            return answer  # type: ignore[no-any-return]  # only a turn is granted
-
-    @contextmanager
-    def turn(self, port: Port) -> Iterator[Callable[[Stored[Bucket] | None], None]]:
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Callable[[Stored[Bucket] | None], None]]:
         """Send a statement of one's own in this block; call what is given with the row it left."""
         row: Stored[Bucket] | None = None
 
@@ -181,101 +116,119 @@ class Row:
             nonlocal row
             row = now
 
-        with self._lock, self._waiting(Turn(), None) as caller:
-            answer = self._answered(port, caller)
-            if not isinstance(answer, events.Granted):
-                raise error_of(answer, self.doubt)
-            self._lock.release()
-            try:
-                yield leave
-            finally:
-                self._lock.acquire()
-                self._step(events.TurnOver(row=row))
-
-    @contextmanager
-    def _waiting(self, intent: Intent, known: Stored[Bucket] | None) -> Iterator[_Caller]:
-        self._last += 1
-        caller = _Caller(
-            ticket=self._last,
-            deadline_s=self._deadline_s(),
-            changed=threading.Condition(self._lock),
-        )
-        self._callers[caller.ticket] = caller
-        for output in self._left:
-            caller.todo.append(output)
-        self._left.clear()
+        answer = await self._answered(Turn(), None)
+        if not isinstance(answer, events.Granted):
+            raise error_of(answer, self.doubt)
         try:
-            queued = events.Queued(
-                ticket=caller.ticket, intent=intent, deadline_s=caller.deadline_s, known=known
+            yield leave
+        finally:
+            self._step(events.TurnOver(row=row))
+
+    def _with(self, company: Company | None) -> int:
+        """Queue what is folded when the next intent comes."""
+        if company is None:
+            return 0
+        self._last += 1
+        self._company[self._last] = company
+        self._step(
+            events.Queued(
+                ticket=self._last,
+                intent=company.intent,
+                deadline_s=self._deadline_s(),
+                company_until_s=inf,
             )
-            self._step(queued, caller)
-            yield caller
+        )
+        return self._last
+
+    def _give_back(self, ticket: int) -> None:
+        """Let company go whose answer has not come: it asks again by itself."""
+        if (company := self._company.pop(ticket, None)) is not None:
+            _tell(company, None)
+            self._step(events.Left(ticket=ticket))
+
+    def _deadline_s(self) -> float:
+        """Until when a caller waits: a change of a row is three statements at most."""
+        now, limits = self._session.clock.monotonic(), present()
+        block_s = max(LEAST_S, min(limits.until - now, STATEMENTS * limits.each_s))
+        return now + min(block_s, limits.of_call_s)
+
+    async def _answered(
+        self, intent: Intent, known: Stored[Bucket] | None
+    ) -> Answer | events.Granted:
+        """Queue an intent; return its answer, or that it was not sent until its caller's limit."""
+        self._last += 1
+        ticket, deadline_s = self._last, self._deadline_s()
+        answer = self._callers[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            self._step(
+                events.Queued(ticket=ticket, intent=intent, deadline_s=deadline_s, known=known)
+            )
+            with present().waiting():
+                while not answer.done():
+                    left_s = deadline_s - self._session.clock.monotonic()
+                    await asyncio.wait([answer], timeout=min(max(left_s, 0.0), LONGEST_WAIT_S))
+                    if not answer.done() and deadline_s <= self._session.clock.monotonic():
+                        self._end(ticket, answer)
         except BaseException:
-            self._step(events.Left(ticket=caller.ticket))
+            self._step(events.Left(ticket=ticket))
             raise
         finally:
-            del self._callers[caller.ticket]
-            for output in caller.todo:
-                self._assign(output)
+            del self._callers[ticket]
+        return answer.result()  # type: ignore[no-any-return]  # which mypy loses in the loop
 
-    def _answered(self, port: Port, caller: _Caller) -> Answer | events.Granted:
-        """Wait for an answer, and do what is to be done until it comes. The caller has the lock."""
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            answer = caller.answer
-            if caller.todo and (answer is None or is_late_hint(caller.todo[0])):
-                self._do(port, caller, caller.todo.popleft())
-            elif answer is not None:
-                return answer
-            else:
-                self._rest(caller)
+    def _end(self, ticket: int, answer: asyncio.Future[Answer | events.Granted]) -> None:
+        """Its caller waits no longer."""
+        self._step(events.Tick())
+        if answer.done():
+            return
+        if (known := self._withheld.get(ticket)) is not None:
+            answer.set_result(known)  # its CAS has ended
+            return
+        answer.set_result(events.Answer(ticket=ticket, end=End.NOT_SENT))
+        self._step(events.Left(ticket=ticket))
 
-    def _do(self, port: Port, caller: _Caller, output: Output) -> None:
-        """Do one thing without the lock, and tell the writer."""
+    async def _carry_out(self, output: Output) -> None:
+        """Do one thing that the writer asks for, and tell it what came out."""
         if isinstance(output, events.WriteHints):
             for ticket in list(self._company):
                 self._give_back(ticket)  # acks do not wait for a claim's hint
-        ended: Event | None = None
-        caller.is_at_work = True
-        self._lock.release()
         try:
-            self._tell()
-            ended = self._carried_out(port, output)
-        finally:
-            self._lock.acquire()
-            caller.is_at_work = False
-            self._step(broken_off(output) if ended is None else ended, caller)
+            ended = await self._carried_out(output)
+        except BaseException as error:  # noqa: BLE001 - those who wait hear it
+            self._fail(error)
+        else:
+            self._step(ended)
 
-    def _carried_out(self, port: Port, output: Output) -> Event:
-        session = self._session
+    async def _carried_out(self, output: Output) -> Event:
+        session, port = self._session, self._port
         match output:
             case events.ReadRow(until_s=until_s):
                 try:
                     with session.within(until_s - session.clock.monotonic()):
-                        return events.RowRead(row=port.read())
+                        return events.RowRead(row=await port.read())
                 except CassieqError as error:
                     return events.RowRead(error=error)
             case events.WriteHints(minutes=minutes, times_us=times_us):
                 try:
-                    port.hint(times_us, self._clock().now_us())
+                    await port.hint(times_us, self._clock().now_us())
                 except CassieqError as error:
                     return events.Hinted(minutes=minutes, error=error)
                 return events.Hinted(minutes=minutes)
             case events.SendCas():
-                return self._sent(port, output)
+                return await self._sent(output)
             case events.Pause(attempt=attempt):
-                session.clock.wait(race_pause_s(attempt))
+                if self._callers:  # else nobody is there to be kept from trying again
+                    await session.clock.sleep(race_pause_s(attempt))
                 return events.PauseOver()
         raise TypeError(f"{output} is nothing to do")
 
-    def _sent(self, port: Port, cas: events.SendCas) -> Event:
+    async def _sent(self, cas: events.SendCas) -> Event:
         session = self._session
         before: Any = cas.before
         self.doubt = None
         try:
             with session.within(cas.until_s - session.clock.monotonic()):
-                outcome, self._size = port.send(before, cas.row, cas.mark)
+                outcome, self._size = await self._port.send(before, cas.row, cas.mark)
         except CasAmbiguous as error:
             self.doubt = error
             return events.CasEnded(fate=Fate.OPEN)
@@ -288,73 +241,75 @@ class Row:
             fate = Fate.EVICTED
         return events.CasEnded(fate=fate, now=outcome.now)
 
-    def _rest(self, caller: _Caller) -> None:
-        """Wait for a word of others, or until it is time for something. The caller has the lock."""
-        until_s = min(caller.deadline_s, self._writer.wake_at_s)
-        left_s = until_s - self._session.clock.monotonic()
-        if left_s > 0:
-            caller.rests_until_s = until_s
-            try:
-                with present().waiting():
-                    caller.changed.wait(min(left_s, threading.TIMEOUT_MAX))
-            finally:
-                caller.rests_until_s = -inf
+    def _step(self, event: Event) -> None:
+        """Tell the writer, hand out its answers, and begin what it asks for."""
+        if self._failure is not None:
             return
-        self._step(events.Tick(), caller)
-        if caller.answer is None and caller.deadline_s <= self._session.clock.monotonic():
-            caller.answer = events.Answer(ticket=caller.ticket, end=End.NOT_SENT)
-            self._step(events.Left(ticket=caller.ticket))
-
-    def _step(self, event: Event, stepping: _Caller | None = None) -> None:
-        """Tell the writer, and hand out what it says. The caller has the lock."""
         try:
             outputs = self._writer.step(event, self._moment())
-        except BaseException as error:
-            ended = StoreTimeout("the thread that was at the row was ended. Try again")
-            self._failure = error if isinstance(error, Exception) else ended
-            for caller in self._callers.values():
-                caller.changed.notify()
-            raise
-        todo: list[Output] = []
-        for output in outputs:
-            if not isinstance(output, events.Answer | events.Granted):
-                todo.append(output)
-            elif output.ticket in self._company and isinstance(output, events.Answer):
-                self._to_tell.append((self._company.pop(output.ticket), output))
-            elif (asked := self._callers.get(output.ticket)) is not None:
-                asked.answer = output
-                if asked is not stepping:
-                    asked.changed.notify()
-        for output in todo:
-            self._assign(output, stepping)
-        resting = [
-            one for one in self._callers.values() if one.rests_until_s > -inf and one.answer is None
-        ]
-        first = min(resting, key=lambda one: one.rests_until_s, default=None)
-        if first is not None and self._writer.wake_at_s < first.rests_until_s:
-            first.changed.notify()  # it is to wake up earlier
-
-    def _assign(self, output: Output, stepping: _Caller | None = None) -> None:
-        """Choose who does it: of those whose intents it is for, who may wait longest [T5]."""
-        tickets = getattr(output, "tickets", ())
-        waiting = [one for one in self._callers.values() if one.answer is None]
-        concerned = [one for one in waiting if one.ticket in tickets]
-        if is_late_hint(output) and stepping is not None:
-            concerned = [stepping]  # before its own answer is used
-        chosen = max(
-            concerned or waiting,
-            key=lambda one: (not one.is_at_work, one.deadline_s, one is stepping),
-            default=None,
-        )
-        if chosen is None:
-            if isinstance(output, events.Pause):
-                self._step(events.PauseOver())  # nobody is there to be kept from trying again
-            else:
-                self._left.append(output)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
             return
-        chosen.todo.append(output)
-        if chosen is not stepping:
-            chosen.changed.notify()
+        answers = [one for one in outputs if isinstance(one, events.Answer | events.Granted)]
+        late = [one for one in outputs if is_late_hint(one)]
+        for output in outputs:
+            if output not in late and not isinstance(output, events.Answer | events.Granted):
+                self._begin(self._carry_out(output))
+        self._set_timer()
+        held = [one for one in answers if late and isinstance(one, events.Answer)]
+        self._hand_out(one for one in answers if one not in held)
+        if late:
+            self._withheld.update({one.ticket: one for one in held})
+            self._begin(self._after(late, held))
+
+    def _fail(self, error: BaseException) -> None:
+        """A rule has failed, or whatever should not have: whoever waits hears it."""
+        self._failure = error
+        for waiting in self._callers.values():
+            if not waiting.done():
+                waiting.set_exception(copy(error) if isinstance(error, Exception) else error)
+        for ticket in list(self._company):
+            _tell(self._company.pop(ticket), None)
+
+    async def _after(self, late: Iterable[Output], held: Iterable[Answer]) -> None:
+        """Write hints of a CAS that has taken effect, before its answers are used [T4]."""
+        try:
+            for output in late:
+                await self._carry_out(output)
+        finally:
+            for answer in held:
+                self._withheld.pop(answer.ticket, None)
+            self._hand_out(held)
+
+    def _hand_out(self, answers: Iterable[Answer | events.Granted]) -> None:
+        for answer in answers:
+            if (company := self._company.pop(answer.ticket, None)) is not None:
+                found = answer if isinstance(answer, events.Answer) else None
+                _tell(company, found if found is not None and found.end is End.DONE else None)
+            waiting = self._callers.get(answer.ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin something for all who wait: under the limits of none of them."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_timer(self) -> None:
+        """Wake the writer up when it wants to be."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at_s = self._writer.wake_at_s
+        if at_s < inf and self._callers:
+            left_s = max(0.0, at_s - self._session.clock.monotonic())
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(left_s, LONGEST_WAIT_S), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._step(events.Tick())
 
     def _moment(self) -> Moment:
         now_us = self._clock().now_us()
@@ -363,5 +318,13 @@ class Row:
             at_s=self._session.clock.monotonic(),
             spare_us=self._sender.spare_us,
             new_id=partial(uuid_at, now_us),
-            passed=self._passed(),
+            passed=self._port.passed(),
         )
+
+
+def _tell(company: Company, answer: Answer | None) -> None:
+    """Tell company what has become of it; what fails there is not the row's."""
+    try:
+        company.tell(answer)
+    except Exception:
+        _logger.exception("acks that went with another change of their row were not noted")

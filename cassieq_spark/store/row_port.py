@@ -32,13 +32,13 @@ def race_pause_s(attempt: int) -> float:
 class Port(Protocol):
     """One bucket row, as its table reads and writes it."""
 
-    def read(self) -> Stored[Bucket] | None:
+    async def read(self) -> Stored[Bucket] | None:
         """Read it by quorum."""
 
-    def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
+    async def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
         """Send one CAS; return its outcome, and the bytes of claims that it has written."""
 
-    def hint(self, times_us: Iterable[int], now_us: int) -> None:
+    async def hint(self, times_us: Iterable[int], now_us: int) -> None:
         """Write a hint for each of these times, unless this client has written it before."""
 
     def passed(self) -> int:

@@ -1,17 +1,15 @@
-"""`Rows` changes bucket rows: a client's threads around one `RowWriter` for each row (ADR 39).
+"""`Rows` changes bucket rows: tasks around one `RowWriter` for each row (ADR 39).
 
-    a caller queues what it wants  ->  whoever waits does what the writer asks for  ->  its answer
+    a caller queues what it wants  ->  a task does what the writer asks for  ->  its answer
 
-Nobody has a thread of its own here. Of those who wait at a row, the one that may wait longest does
-what is next: it reads, writes hints, sends the CAS, or pauses. What comes meanwhile is folded into
-the next CAS, and somebody else sends that. Holds I2, I3, I4.
+A task reads the row, writes hints, sends the CAS, or pauses; no caller's limit ends it. What comes
+meanwhile is folded into the next CAS. Holds I2, I3, I4.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.rows.events import End
@@ -19,7 +17,7 @@ from cassieq_spark.store.row import Row
 from cassieq_spark.store.row_port import error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.errors import CassieqError
@@ -42,29 +40,26 @@ KEPT_WRITERS: Final = 1_024
 
 
 class Rows:
-    """The writers of the rows that one client changes, of all its lanes. Thread-safe."""
+    """The writers of the rows that one client changes, of all its lanes."""
 
     def __init__(self, session: CqlSession, sender: CasSender, clock: Callable[[], Clock]) -> None:
         self._session = session
         self._sender = sender
         self._clock = clock
-        self._lock = threading.Lock()
         self._rows: OrderedDict[Key, Row] = OrderedDict()
         self._kept: OrderedDict[Key, None] = OrderedDict()
         self._offers: dict[Key, Callable[[], Company | None]] = {}
 
     def offer(self, key: Key, company: Callable[[], Company | None]) -> None:
         """Let ``company`` be asked once for what can go with the next change of a row."""
-        with self._lock:
-            self._offers[key] = company
+        self._offers[key] = company
 
     def left(self, key: Key) -> Stored[Bucket] | None:
         """The row as this client has left it, if nobody else seems to change it."""
-        with self._lock:
-            row = self._rows.get(key)
+        row = self._rows.get(key)
         return None if row is None else row.left()
 
-    def apply(
+    async def apply(
         self, key: Key, port: Port, intent: Intent, known: Stored[Bucket] | None = None
     ) -> tuple[Answer, CassieqError | None]:
         """Change a row as soon as its turn comes, with whatever else is to be changed there.
@@ -76,62 +71,58 @@ class Rows:
             The answer, and why it is none.
         """
         with self._session.call() as call, self._using(key, port) as row:
-            with self._lock:
-                offered = self._offers.pop(key, None)
+            offered = self._offers.pop(key, None)
             company = None if offered is None else offered()
-            answer = row.apply(port, intent, known, company)
+            answer = await row.apply(intent, known, company)
             if answer.end in {End.DONE, End.LOST}:
                 call.heard()
                 return answer, None
             return answer, error_of(answer, row.doubt)
 
-    @contextmanager
-    def turn(self, key: Key, port: Port) -> Iterator[Callable[[Stored[Bucket] | None], None]]:
+    @asynccontextmanager
+    async def turn(
+        self, key: Key, port: Port
+    ) -> AsyncIterator[Callable[[Stored[Bucket] | None], None]]:
         """See `Row.turn`.
 
         Raises:
             StoreTimeout: Other calls of this client are at the row, and not answered.
         """
-        with self._session.call(), self._using(key, port) as row, row.turn(port) as leave:
-            yield leave
+        with self._session.call(), self._using(key, port) as row:
+            async with row.turn() as leave:
+                yield leave
 
     @contextmanager
     def _using(self, key: Key, port: Port) -> Iterator[Row]:
-        self._session.home.check()  # in a forked child, others may hold the locks for ever
-        self._clock().now_us()  # it may be measured, which nobody is to wait for
-        with self._lock:
-            row = self._rows.get(key)
-            if row is None or row.is_broken:
-                row = self._rows[key] = Row(self._session, self._sender, self._clock, port.passed)
-            row.users += 1
+        self._clock().now_us()  # it may be unknown
+        row = self._rows.get(key)
+        if row is None or row.is_broken:
+            row = self._rows[key] = Row(self._session, self._sender, self._clock, port)
+        row.users += 1
         try:
             yield row
         finally:
-            for one in self._not_kept(key, row):
-                one.forget()
+            self._note_used(key, row)
 
-    def _not_kept(self, key: Key, row: Row) -> list[Row]:
-        """Note that a row was used; return those to be forgotten."""
-        gone: list[Row] = []
-        with self._lock:
-            row.users -= 1
-            if self._rows.get(key) is not row:
-                return gone
-            self._rows.move_to_end(key)
-            if row.is_large:
-                self._kept.pop(key, None)
-                gone.append(row)
-            else:
-                self._kept[key] = None
-                self._kept.move_to_end(key)
-            if len(self._kept) > KEPT_ROWS:
-                oldest, _ = self._kept.popitem(last=False)
-                if not self._rows[oldest].users:
-                    gone.append(self._rows[oldest])
-            if len(self._rows) > KEPT_WRITERS:
-                idle = next((one for one, its in self._rows.items() if not its.users), None)
-                if idle is not None:
-                    del self._rows[idle]
-                    self._kept.pop(idle, None)
-                    self._offers.pop(idle, None)
-        return gone
+    def _note_used(self, key: Key, row: Row) -> None:
+        """Keep a row that was used, and forget the oldest beyond the limits."""
+        row.users -= 1
+        if self._rows.get(key) is not row:
+            return
+        self._rows.move_to_end(key)
+        if row.is_large:
+            self._kept.pop(key, None)
+            row.forget()
+        else:
+            self._kept[key] = None
+            self._kept.move_to_end(key)
+        if len(self._kept) > KEPT_ROWS:
+            oldest, _ = self._kept.popitem(last=False)
+            if not self._rows[oldest].users:
+                self._rows[oldest].forget()
+        if len(self._rows) > KEPT_WRITERS:
+            idle = next((one for one, its in self._rows.items() if not its.users), None)
+            if idle is not None:
+                del self._rows[idle]
+                self._kept.pop(idle, None)
+                self._offers.pop(idle, None)

@@ -133,7 +133,7 @@ TABLES: Final[dict[str, str]] = {
 _logger = get_logger("store")
 
 
-def apply(
+async def apply(
     session: CqlSession,
     asked: Mapping[str, object] | None,
     *,
@@ -152,44 +152,44 @@ def apply(
         SchemaMismatch: The tables have another version, or the cluster has a guardrail on write
             timestamps, which pointers need (G4) [R23].
     """
-    _refuse_another_version(session)
-    replication.create_keyspace(session, asked)
+    await _refuse_another_version(session)
+    await replication.create_keyspace(session, asked)
     for name, body in TABLES.items():
-        session.define(
+        await session.define(
             f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
         )
-    _refuse_another_version(session)
-    _prove_timestamps(session, new_uuid)
-    _warn_of_paxos_v1(session)
-    session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
+    await _refuse_another_version(session)
+    await _prove_timestamps(session, new_uuid)
+    await _warn_of_paxos_v1(session)
+    await session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
 
 
-def check(session: CqlSession) -> None:
+async def check(session: CqlSession) -> None:
     """Refuse to work on a keyspace of another version.
 
     Raises:
         SchemaMissing: No keyspace has that name, or it has no tables.
         SchemaMismatch: The tables have another version.
     """
-    found = read_version(session)
+    found = await read_version(session)
     if found != SCHEMA_VERSION:
         raise _other_version(session, found)
 
 
-def read_version(session: CqlSession) -> int | None:
+async def read_version(session: CqlSession) -> int | None:
     """Read the recorded schema version; None before the first `apply` has ended."""
     # It never changes: if this data centre has it, no other needs to be up.
     with session.within(session.left_s()):
-        rows = session.attempt(statements.FIND_META, (_VERSION_KEY,))
+        rows = await session.attempt(statements.FIND_META, (_VERSION_KEY,))
         if not rows or rows[0].value is None:
-            rows = session.run(statements.READ_META, (_VERSION_KEY,))
+            rows = await session.run(statements.READ_META, (_VERSION_KEY,))
     return int(rows[0].value) if rows and rows[0].value is not None else None
 
 
-def _refuse_another_version(session: CqlSession) -> None:
+async def _refuse_another_version(session: CqlSession) -> None:
     """Check the version before anything is created, and again after: another may be faster."""
     try:
-        found = read_version(session)
+        found = await read_version(session)
     except SchemaMissing:
         return
     if found not in (None, SCHEMA_VERSION):
@@ -208,7 +208,7 @@ def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:
     )
 
 
-def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None:
+async def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None:
     """Write with each kind of timestamp the protocol uses and read it back [R23].
 
     The largest is that of a deleted queue's pointer; a drop writes one day ahead.
@@ -216,10 +216,10 @@ def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None
     key = f"probe:{new_uuid()}"
     for stamp in (1, session.clock.now_us() + _DAY_US, DELETED):
         try:
-            session.run(statements.PROBE_TIMESTAMP, (stamp, str(stamp), key))
+            await session.run(statements.PROBE_TIMESTAMP, (stamp, str(stamp), key))
         except (UsageError, StoreUnavailable) as error:
             raise _no_timestamps(stamp) from error
-        row = session.one(statements.READ_META, (key,))
+        row = await session.one(statements.READ_META, (key,))
         if row is None or row.value != str(stamp):
             raise _no_timestamps(stamp)
 
@@ -232,8 +232,10 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
     )
 
 
-def _warn_of_paxos_v1(session: CqlSession) -> None:
+async def _warn_of_paxos_v1(session: CqlSession) -> None:
     """Warn of Paxos v1, Cassandra's default: it is not safe across range movements [P21]."""
-    row = session.raw_one("SELECT value FROM system_views.settings WHERE name = 'paxos_variant'")
+    row = await session.raw_one(
+        "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'"
+    )
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import asyncio
+    from collections.abc import Callable
 
     from cassieq_spark.store.side_by_side import Patience
     from cassieq_spark.store.statements import Statement
@@ -21,17 +22,6 @@ class Interceptor(Protocol):
         """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
 
 
-class Done:
-    """The result of a statement that an interceptor has already run, as a future."""
-
-    def __init__(self, outcome: Callable[[], Any]) -> None:
-        self._outcome = outcome
-
-    def result(self) -> Any:
-        """Return the result of the statement, or raise its error."""
-        return self._outcome()
-
-
 @dataclass(slots=True, kw_only=True)
 class Sent:
     """A statement that `CqlSession.start` has sent.
@@ -39,7 +29,7 @@ class Sent:
     Attributes:
         began_s: When it was sent, by the monotonic clock.
         limits: Those of the block that it was sent in.
-        future: The driver's, or one that is done.
+        answer: The rows, or the driver's error.
         failed_s: When it went unanswered.
     """
 
@@ -47,7 +37,7 @@ class Sent:
     params: tuple[Any, ...]
     began_s: float
     limits: Patience
-    future: Any = None
+    answer: asyncio.Future[list[Any] | BaseException] = field(init=False)
     failed_s: float | None = None
 
     def note_failure(self, now: float) -> None:
@@ -68,18 +58,3 @@ class Sent:
         """
         its_own = self.began_s + min(most_s, self.limits.of_block_s(self.began_s))
         return min(its_own, now + self.limits.of_call_s)
-
-
-def note_failure(together: Sequence[Sent], now: float) -> None:
-    """What was sent in one request went unanswered now."""
-    for sent in together:
-        sent.note_failure(now)
-
-
-def raising(error: BaseException) -> Callable[[], Any]:
-    """An outcome that is this error."""
-
-    def outcome() -> Any:
-        raise error
-
-    return outcome

@@ -6,24 +6,26 @@ what `store/cas.py` settles.
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import ref
 
-import tenacity
 from cassandra.policies import DCAwareRoundRobinPolicy
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
-from cassieq_spark.store import driver, retries, side_by_side, tls
+from cassieq_spark.store import driver, portal, retries, side_by_side, tls
+from cassieq_spark.store.bridge import Bridge, spawn
 from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
-from cassieq_spark.store.node_clocks import NodeClocks, warn_of
+from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
 from cassieq_spark.store.process import Home
-from cassieq_spark.store.sent import Done, Sent, note_failure, raising
+from cassieq_spark.store.sent import Sent
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import (
@@ -34,8 +36,7 @@ from cassieq_spark.store.translate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from uuid import UUID
 
@@ -44,14 +45,15 @@ if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.store.call import Call
-    from cassieq_spark.store.sent import Interceptor
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class CqlSession:
-    """A connected session on one keyspace. Thread-safe; it does not pickle or survive a fork.
+    """A connected session on one keyspace, for the coroutines of one event loop.
+
+    It does not pickle or survive a fork.
 
     Attributes:
         home: The process that has connected.
@@ -78,12 +80,8 @@ class CqlSession:
         self.options = options
         self.keyspace = options.keyspace
         self.client_id: UUID = new_uuid()
-        self.counts: Counter[str] = Counter()
         self.patience_s = 0.0
-        self.interceptor: Interceptor | None = None
-        self._prepared: dict[str, PreparedStatement] = {}
         self.is_closed = False
-        self._lock = threading.Lock()
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.Files(options.tls)
         self.home = clock = Home()
@@ -104,11 +102,33 @@ class CqlSession:
         self._session.use_client_timestamp = False
         self._failures = self._cluster.connection_class.failures
         self.datacenter = self._check_datacenter()
-        self._side_by_side = SideBySide()
+        self._side_by_side = SideBySide(clock.monotonic)
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
-        self.clock = ClusterClock(clock, self.node_clocks, tell=warn_of, left_s=self.left_s)
+        self.clock = ClusterClock(
+            clock,
+            self.node_clocks,
+            tell=warn_of,
+            left_s=self.left_s,
+            spawn=spawn,
+            may_wait=lambda: not portal.is_here(),
+        )
+        spawn(self.clock.begin)
+        self._bridge = Bridge(
+            self._session,
+            self.keyspace,
+            request_s=self._request_s,
+            check_open=self._check_open,
+            clock=self.clock,
+        )
+        self.counts = self._bridge.counts
+        try:
+            self.clock.settle()  # the event loop must not wait for it
+            portal.start(keep_time(ref(self.clock), ref(self)))
+        except BaseException:
+            self._cluster.shutdown()
+            raise
 
-    def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
+    async def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write, again if it was not answered, until the deadline.
 
         Raises:
@@ -118,24 +138,27 @@ class CqlSession:
         """
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
-        return self._until_answered(self._sent(statement, params), times=0)
+        return await self._until_answered(self._sent(statement, params), times=0)
 
-    def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
+    async def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
         """The first row of `run`, None if there is none."""
-        return next(iter(self.run(statement, params)), None)
+        return next(iter(await self.run(statement, params)), None)
 
-    def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
+    async def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
         """Run a read once; None if it was not answered: the caller can ask elsewhere instead.
 
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
         """
-        rows = self.answer(self.start(statement, params))
+        rows = await self.answer(self.start(statement, params))
         return None if isinstance(rows, StoreError) else rows
 
-    def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
+    async def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
-        return list(self._execute(statement, tuple(params)))
+        answer = await self._bridge.send(statement, [tuple(params)])
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     @property
     def refusal(self) -> CassieqError | None:
@@ -158,28 +181,22 @@ class CqlSession:
 
         Each is finished by itself, and sent again by itself if that was not answered.
         """
-        intercepts = self.interceptor is not None  # read once: another thread may set it
-        if intercepts and len(rows) > 1:
+        if self._bridge.interceptor is not None and len(rows) > 1:
             return [self.start(statement, params) for params in rows]
         together = [self._sent(statement, params) for params in rows]
-        try:
-            if intercepts:
-                found = self._execute(statement, together[0].params)
-                future: Any = Done(lambda: found)
-            else:
-                prepared = self.prepare(statement)
-                self._count(statement, len(together))
-                request = driver.request(prepared, [sent.params for sent in together])
-                future = self._session.execute_async(*request, timeout=self._request_s())
-                future.add_errback(lambda _: note_failure(together, self.clock.monotonic()))
-        except DRIVER_ERRORS as error:
-            future = Done(raising(error))
-            note_failure(together, self.clock.monotonic())
+        answer = self._bridge.send(statement, [sent.params for sent in together])
+
+        def note(answer: asyncio.Future[list[Any] | BaseException]) -> None:
+            if answer.exception() is not None or isinstance(answer.result(), BaseException):
+                for sent in together:
+                    sent.note_failure(self.clock.monotonic())
+
+        answer.add_done_callback(note)
         for sent in together:
-            sent.future = future
+            sent.answer = answer
         return together
 
-    def finish(self, sent: Sent) -> list[Any]:
+    async def finish(self, sent: Sent) -> list[Any]:
         """Wait for what `start` sent; if it was not answered, go on as `run` does.
 
         What the first sending took is part of its limits, but not for how long nobody waited: a
@@ -188,7 +205,7 @@ class CqlSession:
         Raises:
             StoreTimeout, StoreUnavailable, SchemaMissing: See `run`.
         """
-        rows = self.answer(sent)
+        rows = await self.answer(sent)
         if not isinstance(rows, StoreError):
             return rows
         now = self.clock.monotonic()
@@ -196,27 +213,26 @@ class CqlSession:
         if (left_s := sent.ends_s(self._most_s(), now) - now) <= 0:
             raise rows
         retries.tell(sent.statement, rows.__cause__, sent=1, pause_s=0.0, left_s=left_s)
-        return self._until_answered(sent, times=1)
+        return await self._until_answered(sent, times=1)
 
-    def answer(self, sent: Sent) -> list[Any] | StoreError:
+    async def answer(self, sent: Sent) -> list[Any] | StoreError:
         """Wait for what `start` sent; return the error if it was not answered.
 
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
         """
-        try:
-            with sent.limits.waiting():
-                rows = list(sent.future.result())
-        except DRIVER_ERRORS as error:
-            problem = self._problem(error, sent, times=1)
+        with sent.limits.waiting():
+            answer = await sent.answer
+        if isinstance(answer, BaseException):
+            problem = self._problem(answer, sent, times=1)
             if isinstance(problem, StoreTimeout | StoreUnavailable):
-                problem.__cause__ = error.with_traceback(None)  # else a cycle keeps what was sent
+                problem.__cause__ = answer.with_traceback(None)  # else a cycle keeps what was sent
                 return problem
-            raise problem from error
+            raise problem from answer
         sent.limits.heard()
-        return rows
+        return list(answer)
 
-    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    async def map(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
         """Run ``work`` for every item, up to 16 at once; results in order.
 
         An item that waits for more than half a second no longer counts among the 16. After the
@@ -224,17 +240,24 @@ class CqlSession:
         none goes on unseen and no caller waits for more than one deadline.
         """
         self._check_open()
-        return self._side_by_side.map(work, items)
+        return await self._side_by_side.map(work, items)
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R | CassieqError]:
+    async def each(
+        self, work: Callable[[T], Awaitable[R]], items: Iterable[T]
+    ) -> list[R | CassieqError]:
         """As `map`, but an error is the result of its own item: all others are carried out [T5]."""
         self._check_open()
-        return self._side_by_side.each(work, items)
+        return await self._side_by_side.each(work, items)
 
-    def begin(self, work: Callable[[T], R], item: T) -> Future[R]:
-        """Begin one item in a thread of the session; nobody needs to wait for it [T5]."""
+    def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
+        """Begin one item as a task of the session; nobody needs to wait for it [T5]."""
         self._check_open()
         return self._side_by_side.begin(work, item)
+
+    async def begin_each(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> None:
+        """As `begin`, for several items, from ordinary code."""
+        for item in items:
+            self.begin(work, item)
 
     @contextmanager
     def within(self, seconds: float = inf, *, each_s: float = inf) -> Iterator[None]:
@@ -261,47 +284,53 @@ class CqlSession:
         """
         return min(self._most_s(at_most_s), side_by_side.present().left_s(self.clock.monotonic()))
 
-    def define(self, ddl: str) -> None:
+    async def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
 
         Raises:
             StoreUnavailable: Nobody answered in time.
             UsageError: The cluster refuses it.
         """
-        try:
-            self._session.execute(ddl, timeout=DEADLINE_S)
-        except DRIVER_ERRORS as error:
-            raise self.translated(error, "define") from error
+        await self._executed("define", ddl, timeout=DEADLINE_S)
 
-    def raw_one(self, cql: str) -> Any | None:
+    async def raw_one(self, cql: str) -> Any | None:
         """The first row of a plain read of the cluster's own tables."""
+        return (await self._executed("raw_one", cql)).one()
+
+    async def _executed(self, name: str, cql: str, **more: float) -> Any:
         try:
-            return self._session.execute(cql).one()
+            return await portal.in_a_thread(partial(self._session.execute, cql, **more))
         except DRIVER_ERRORS as error:
-            raise self.translated(error, "raw_one") from error
+            raise self.translated(error, name) from error
 
     def nodes(self) -> Counter[str]:
         """How many nodes each data centre of the cluster has, up or not."""
         known = (host.datacenter for host in self._cluster.metadata.all_hosts())
         return Counter(name for name in known if name)
 
-    def prepare(self, statement: Statement) -> PreparedStatement:
+    async def prepare(self, statement: Statement) -> PreparedStatement:
         """The prepared form, which carries both consistencies (G1) [P20]."""
-        self._check_open()
-        if (prepared := self._prepared.get(statement.name)) is not None:
-            return prepared
-        # Without a lock: where nobody answers, one call would wait for all before it. What two
-        # prepare at the same time is the same.
-        prepared = driver.prepare(self._session, statement, self.keyspace)
-        return self._prepared.setdefault(statement.name, prepared)
+        return await self._bridge.prepare(statement)
+
+    interceptor = property(
+        lambda self: self._bridge.interceptor,
+        lambda self, one: setattr(self._bridge, "interceptor", one),
+        doc="See `Interceptor`; None in production.",
+    )
 
     def close(self) -> None:
         """Disconnect. Idempotent; nothing happens in a forked child."""
         if not self.home.is_here:
             return
+        if portal.is_here():
+            portal.apart(self.close)
+            return
         self.is_closed = True
-        self._side_by_side.close()
-        self._cluster.shutdown()
+        try:
+            portal.wait_for_what_was_left()
+            portal.run(self._side_by_side.close())
+        finally:
+            self._cluster.shutdown()
 
     def __enter__(self) -> Self:
         """Return the session, which closes at the end of the block."""
@@ -329,7 +358,7 @@ class CqlSession:
             limits=side_by_side.present(),
         )
 
-    def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
+    async def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
         """Send until it is answered, or its time is over.
 
         Args:
@@ -337,63 +366,35 @@ class CqlSession:
         """
         statement, now = sent.statement, self.clock.monotonic()
         ends_s = sent.ends_s(self._most_s(), now)
-
-        def send() -> list[Any]:
-            nonlocal times
-            times += 1
-            metrics.RETRIES.inc(times > 1)
-            try:
+        longest_s = (ends_s - now) / 4
+        before = times
+        with sent.limits.waiting():
+            while True:
+                times += 1
+                metrics.RETRIES.inc(times > 1)
                 # The limit is for all sendings together: the last one has the rest of it.
                 with side_by_side.limited(ends_s, inf):
-                    return list(self._execute(statement, sent.params))
-            except DRIVER_ERRORS as error:
-                raise self._problem(error, sent, times=times) from error
-
-        def tell(state: tenacity.RetryCallState) -> None:
-            problem = None if state.outcome is None else state.outcome.exception()
-            retries.tell(
-                statement,
-                None if problem is None else problem.__cause__,
-                sent=times,
-                pause_s=state.upcoming_sleep,
-                left_s=ends_s - self.clock.monotonic(),
-            )
-
-        with sent.limits.waiting():
-            rows = retries.retrying(ends_s - now, tell)(send)
+                    answer = await self._bridge.send(statement, [sent.params])
+                if not isinstance(answer, BaseException):
+                    break
+                problem = self._problem(answer, sent, times=times)
+                left_s = ends_s - self.clock.monotonic()
+                if left_s <= 0 or not isinstance(problem, StoreTimeout | StoreUnavailable):
+                    raise problem from answer
+                pause_s = min(retries.pause_s(times - before), longest_s)
+                retries.tell(statement, answer, sent=times, pause_s=pause_s, left_s=left_s)
+                await self.clock.sleep(pause_s)
         sent.limits.heard()
-        return rows
+        return answer
 
     def _problem(self, error: BaseException, sent: Sent, *, times: int) -> CassieqError:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
         return self.translated(error, sent.statement.name, waited)
-
-    def _count(self, statement: Statement, times: int = 1) -> None:
-        with self._lock:
-            self.counts[statement.name] += times
-        metrics.STATEMENTS.inc(statement.name, times)
-
-    def _execute(self, statement: Statement, params: tuple[Any, ...]) -> Any:
-        prepared = self.prepare(statement)
-
-        def proceed() -> Any:
-            self._count(statement)
-            return self._session.execute(prepared, params, timeout=self._request_s())
-
-        interceptor = self.interceptor
-        return proceed() if interceptor is None else interceptor.around(statement, params, proceed)
 
     def _request_s(self) -> float:
         """The timeout of one request."""
         return min(driver.REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
 
     def _check_datacenter(self) -> str:
-        known = sorted(self.nodes())
         wanted = self.options.datacenter or self._local.local_dc
-        if known and wanted not in known:
-            self._cluster.shutdown()
-            raise UsageError(
-                f"the cluster at {self.options.addresses} has no data centre {wanted!r}; it has "
-                f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
-            )
-        return str(wanted)
+        return driver.checked(self._cluster, wanted, self.nodes(), self.options)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar, copy_context
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, StoreTimeout
 from cassieq_spark.model.lines import Lines
-from cassieq_spark.model.shares import Shares
 from cassieq_spark.store.call import Call, acting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Iterable,
+        Iterator,
+    )
     from contextlib import AbstractContextManager
 
 WIDTH: Final = 16
@@ -29,15 +32,8 @@ SLOW_S: Final = 0.5
 """An item that takes longer than this waits for a key that does not answer. It goes on, and the
 next item begins in its place."""
 
-MOST_THREADS: Final = 128
-"""The most threads, with those that wait. Beyond that most keys have no quorum, and all wait, but
-not for items of one account: see `_Places`."""
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-_is_item: ContextVar[bool] = ContextVar("cassieq_is_item", default=False)
-"""Whether this is done for an item, which has a thread."""
 
 
 class _Places:
@@ -45,80 +41,55 @@ class _Places:
 
     Accounts have their turns (`Lines`), and first come, first served in each: a call that begins
     many items, one after the other, waits for each as long as any other does.
-
-    Whoever has a place holds a thread, to the end. Of these an account gets no more than stay free
-    (`Shares`): if a part of Cassandra does not answer, accounts that need it leave threads to the
-    others.
     """
 
-    def __init__(self, width: int, threads: int) -> None:
+    def __init__(self, width: int, monotonic: Callable[[], float]) -> None:
         self._width = width
-        self._clock = SystemClock()
-        self._lock = threading.Lock()
-        self._lines: Lines[_Turn] = Lines()
+        self._monotonic = monotonic
+        self._lines: Lines[asyncio.Future[_Place]] = Lines()
         self._taken: deque[_Place] = deque()
-        self._threads = Shares(threads)
+        self._timer: asyncio.TimerHandle | None = None
 
-    def take(self, account: str | None, *, is_inner: bool = False) -> _Place | None:
-        """Wait for a place.
-
-        Args:
-            is_inner: An item asks that has a thread itself. It must not wait for another's: its
-                account's threads could all wait like this.
-
-        Returns:
-            What `leave` needs; None: an inner item has to do the work itself.
-        """
-        with self._lock:
-            self._serve()
-            if self._admits(account) and not self._lines.waits(account):
-                return self._place(account)
-            turn = _Turn(threading.Condition(self._lock))
-            self._lines.add(account, turn)
-            try:
-                while turn.place is None and (self._has_thread(account) or not is_inner):
-                    # What it waits for may become free without a word.
-                    turn.condition.wait(self._left_s() or SLOW_S)
-                    self._serve()
-            finally:
-                self._lines.forget(account, turn)
-            return turn.place
+    async def take(self, account: str | None) -> _Place:
+        """Wait for a place; return what `leave` needs."""
+        self._serve()
+        if self._is_free(account) and not self._lines.waits(account):
+            return self._place()
+        turn: asyncio.Future[_Place] = asyncio.get_running_loop().create_future()
+        self._lines.add(account, turn)
+        self._serve()
+        return await turn
 
     def leave(self, mine: _Place) -> None:
-        """Give the place and its thread back."""
-        with self._lock:
-            self._threads.change(mine.account, -1)
-            # It may have become free already.
-            with suppress(ValueError):
-                self._taken.remove(mine)
-            self._serve()
+        """Give the place back."""
+        # It may have become free already.
+        with suppress(ValueError):
+            self._taken.remove(mine)
+        self._serve()
 
     def _serve(self) -> None:
-        """Give places to those whose turn it is."""
-        while found := self._lines.next(self._admits):
-            account, turn = found
-            turn.place = self._place(account)
-            turn.condition.notify()
+        """Give places to those whose turn it is, now and when the next one becomes free."""
+        while found := self._lines.next(self._is_free):
+            if not found[1].done():
+                found[1].set_result(self._place())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lines:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(self._left_s(), 1e-3), self._serve)
 
-    def _place(self, account: str | None) -> _Place:
-        found = _Place(account, self._clock.monotonic())
+    def _place(self) -> _Place:
+        found = _Place(self._monotonic())
         self._taken.append(found)
-        self._threads.change(account, 1)
         return found
 
-    def _admits(self, account: str | None) -> bool:
-        return self._left_s() == 0 and self._has_thread(account)
-
-    def _has_thread(self, account: str | None) -> bool:
-        """Whether an account may have another thread.
-
-        What belongs to no account has no share. It waits for a thread once it has a place.
-        """
-        return account is None or self._threads.admits(account)
+    def _is_free(self, _: str | None) -> bool:
+        return self._left_s() == 0
 
     def _left_s(self) -> float:
         """The time until a place becomes free by itself; 0: one is free."""
-        now = self._clock.monotonic()
+        now = self._monotonic()
         while self._taken and now - self._taken[0].since_s >= SLOW_S:
             self._taken.popleft()
         return 0 if len(self._taken) < self._width else SLOW_S - (now - self._taken[0].since_s)
@@ -126,106 +97,85 @@ class _Places:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A place, and the thread of the item that has it."""
+    """A place of an item that is under way."""
 
-    account: str | None
     since_s: float
 
 
-@dataclass(eq=False, slots=True)
-class _Turn:
-    """A call that waits for a place."""
-
-    condition: threading.Condition
-    place: _Place | None = None
-
-
 class SideBySide:
-    """One session's threads for work that waits for Cassandra. Thread-safe."""
+    """One session's work for many keys at once, as tasks of its event loop."""
 
-    def __init__(self) -> None:
-        self._places = _Places(WIDTH, MOST_THREADS)
-        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="cassieq-store")
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._places = _Places(WIDTH, monotonic)
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def begin(self, work: Callable[[T], R], item: T) -> Future[R]:
-        """Begin one item under the caller's limits; it waits for a place, `SLOW_S` at most.
+    def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
+        """Begin one item under the caller's limits; it waits for a place, `SLOW_S` at most."""
+        return self._task(self._placed(work, item))
 
-        If its account has no thread left, it waits for that, too, and an item does an inner one
-        itself.
-        """
-        with present().waiting():
-            place = self._places.take(acting.get(), is_inner=_is_item.get())
-        context = copy_context()
-        context.run(_is_item.set, True)
-        if place is None:
-            done: Future[R] = Future()
-            _do(done, partial(context.run, work, item))
-            return done
-
-        def run() -> R:
-            try:
-                return context.run(work, item)
-            finally:
-                self._places.leave(place)
-
-        try:
-            return self._pool.submit(run)
-        except BaseException:
-            self._places.leave(place)
-            raise
-
-    def map(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    async def map(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
         """Run all items; see `store.session.CqlSession.map`."""
         todo = list(items)
         if len(todo) <= 1:
-            return [work(item) for item in todo]
-        has_failed = threading.Event()
+            return [await work(item) for item in todo]
+        has_failed = False
 
-        def noting(item: T) -> R:
+        async def noting(item: T, place: _Place) -> R:
+            nonlocal has_failed
             try:
-                return work(item)
+                return await work(item)
             except BaseException:
-                has_failed.set()
+                has_failed = True
                 raise
+            finally:
+                self._places.leave(place)
 
-        futures = []
-        for item in todo:
-            if has_failed.is_set():
-                break
-            futures.append(self.begin(noting, item))
+        tasks: list[asyncio.Task[R]] = []
         with present().waiting():
-            wait(futures)
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+            for item in todo:
+                place = await self._places.take(acting.get())
+                if has_failed:
+                    self._places.leave(place)
+                    break
+                tasks.append(self._task(noting(item, place)))
+            if tasks:
+                await asyncio.wait(tasks)
+        failed = [error for one in tasks if (error := one.exception()) is not None]
+        if failed:
+            raise failed[0]
+        return [one.result() for one in tasks]
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R | CassieqError]:
+    async def each(
+        self, work: Callable[[T], Awaitable[R]], items: Iterable[T]
+    ) -> list[R | CassieqError]:
         """Run all items; see `store.session.CqlSession.each`."""
 
-        def kept(item: T) -> R | CassieqError:
+        async def kept(item: T) -> R | CassieqError:
             try:
-                return work(item)
+                return await work(item)
             except CassieqError as error:
                 return error
 
-        return self.map(kept, items)
+        return await self.map(kept, items)
 
-    def close(self) -> None:
-        """Return when all that was begun has ended.
+    async def close(self) -> None:
+        """Return when all that was begun has ended."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
-        An item that waits for a thread still runs, and finds its session closed: if it were
-        cancelled in the queue, whoever waits for its future would never wake up.
-        """
-        self._pool.shutdown(wait=True)
+    async def _placed(self, work: Callable[[T], Awaitable[R]], item: T) -> R:
+        with present().waiting():
+            place = await self._places.take(acting.get())
+        try:
+            return await work(item)
+        finally:
+            self._places.leave(place)
 
-
-def _do(done: Future[R], work: Callable[[], R]) -> None:
-    """Do the work of a future here and now."""
-    try:
-        done.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
-        done.set_exception(error)
+    def _task(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # a loop keeps only weak references
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 LEAST_S: Final = 0.05
@@ -304,8 +254,8 @@ def one_call(most_s: float, *, waited_s: float = 0.0) -> Iterator[Call]:
         _present.reset(token)
 
 
-@contextmanager
-def in_turn(lock: threading.Lock, what: str, at_most_s: float) -> Iterator[None]:
+@asynccontextmanager
+async def in_turn(lock: asyncio.Lock, what: str, at_most_s: float) -> AsyncIterator[None]:
     """Hold a lock that other calls hold while they wait for Cassandra.
 
     Args:
@@ -314,13 +264,17 @@ def in_turn(lock: threading.Lock, what: str, at_most_s: float) -> Iterator[None]
     Raises:
         StoreTimeout: It was not free in time. Those who wait would each wait for all before them.
     """
-    with present().waiting():
-        is_mine = lock.acquire(timeout=min(at_most_s, threading.TIMEOUT_MAX))
-    if not is_mine:
+    try:
+        with present().waiting():
+            if lock.locked():
+                await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)
+            else:
+                await lock.acquire()
+    except TimeoutError:
         raise StoreTimeout(
             f"another call of this client works on {what}, and was not answered for "
             f"{at_most_s:.1f} s. Nothing was sent. Try again"
-        )
+        ) from None
     try:
         yield
     finally:

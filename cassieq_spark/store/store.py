@@ -13,7 +13,7 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.recent import Recent
-from cassieq_spark.store import schema
+from cassieq_spark.store import portal, schema
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.rows import Rows
 from cassieq_spark.store.session import CqlSession
@@ -146,7 +146,7 @@ def opened(options: ConnectionOptions) -> Iterator[Store]:
 def _connect(options: ConnectionOptions) -> Store:
     session = CqlSession(options)
     try:
-        schema.check(session)
+        portal.run(schema.check(session))
     except CassieqError:
         session.close()
         raise

@@ -55,3 +55,10 @@ class ManualClock:
             self.advance(max(0.0, seconds))
         else:
             self._base.wait(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """As `wait`, in an event loop."""
+        if self._base is None:
+            self.advance(max(0.0, seconds))
+        else:
+            await self._base.sleep(seconds)

@@ -12,6 +12,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.pointer import minute_of
+from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE, await_peers
 from tests.fixtures.node_clocks import LIBRARY, needs_libfaketime, own_clock
@@ -71,7 +72,7 @@ def falsified(ask: Ask, address: str, ahead_s: float) -> Ask:
 def is_behind_its_queue(client: cassieq.Client, name: str) -> bool:
     """The time pointer is not ahead of now."""
     lane = client.queue(name)._lane
-    pointers = client._store.lane(lane.lane_id).pointers.read()
+    pointers = portal.run(client._store.lane(lane.lane_id).pointers.read())
     return pointers.time <= minute_of(client._store.clock.now_us())
 
 

@@ -12,6 +12,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock, wait_until
 from cassieq_spark.testing.faults import FaultyStore
 from tests.children.dying_repairer import BEGUN
@@ -111,8 +112,8 @@ class World:
         result = door.task(who, 0, *COMMITTED)
         self._cut_off("update_bucket", lambda: door.commit(who, 0, result))
         door.task(door.identity(sink_id=f"{queue.name}.silent"), 0, b"never", b"committed")
-        once = transaction.begin_once(door.lane, f"once:{queue.name}")
-        transaction.commit_once(door.lane, once, [door.task_once(once, *ONCE)])
+        once = portal.run(transaction.begin_once(door.lane, f"once:{queue.name}"))
+        portal.run(transaction.commit_once(door.lane, once, [door.task_once(once, *ONCE)]))
         door.reserve(2)
 
     def is_healed(self, *, is_redriven: bool) -> None:

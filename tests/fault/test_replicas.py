@@ -11,7 +11,7 @@ from cassandra import ConsistencyLevel
 import cassieq_spark as cassieq
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.store import cas, session, statements
+from cassieq_spark.store import cas, portal, session, statements
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.queues import door_of, payload
@@ -74,7 +74,7 @@ def test_p4_a_seal_that_finds_a_message_on_one_replica_leaves_it_whole_on_two(
     bucket = put_that_died_half_way(ring, queue_name)
     with door_on(ring, queue_name, nodes=(first, second)) as door:
         door.clock.advance(60)
-        claimed = door.reader(visibility_s=3_600).get(1)
+        claimed = portal.run(door.reader(visibility_s=3_600).get(1))
         assert [BODY] == door.bodies(claimed)
         assert Status.SEALED is door.value(bucket).status
     third.start()
@@ -97,13 +97,13 @@ def test_t10_a_full_pass_that_lists_all_partitions_tears_no_message(
     bucket = put_that_died_half_way(ring, queue_name)
     with door_on(ring, queue_name, nodes=(first, second)) as door:
         for _ in range(10):  # whichever of them coordinates
-            list(door.store.everything.messages())
-            list(door.store.everything.buckets())
-            list(door.store.everything.monotons())
+            list(portal.run(door.store.everything.messages()))
+            list(portal.run(door.store.everything.buckets()))
+            list(portal.run(door.store.everything.monotons()))
     third.start()
     take_down(first, ring)
     with door_on(ring, queue_name, nodes=(second, third)) as door:
-        whole = door.lane.messages.scan(bucket)
+        whole = portal.run(door.lane.messages.scan(bucket))
         assert all(payload(BODY) == chunk.payload for chunk in whole)
         (stored,) = door.session._session.execute(
             f"SELECT count(*) FROM {KEYSPACE}.message WHERE lane = %s AND bucket = %s",  # noqa: S608
@@ -123,7 +123,7 @@ def test_a_node_may_go_and_come_back_between_any_two_steps(
         door.put_batch(0, b"after")
         reader, claimed = door.reader(visibility_s=3_600), []
         while not {b"before", b"after"} <= set(door.bodies(claimed)):
-            claimed += reader.get(10)
+            claimed += portal.run(reader.get(10))
         assert 2 == len(door.bodies(claimed))
         ring.nodes[0].start()
         door.ack(claimed)
@@ -148,7 +148,7 @@ def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
         with pytest.raises(StoreError):
             door.commit(who, 0, result)
         with pytest.raises(StoreError):
-            door.reader().get(1)
+            portal.run(door.reader().get(1))
         monkeypatch.undo()
         ring.start()
         found = wait_until(door.drain, deadline_s=60, describe="the queue to answer again")

@@ -11,6 +11,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import FIRST_BUCKET
+from cassieq_spark.store import portal
 from tests.children import sink_doors
 from tests.fault.test_replicas import take_down
 from tests.fixtures.cassandra import KEYSPACE
@@ -76,4 +77,4 @@ def test_a_batch_in_which_a_node_dies_and_comes_back_is_in_the_queue_once_by_bot
 
 def has_rows(client: cassieq.Client, queue: cassieq.Queue) -> bool:
     """Whether anything of a batch is stored already."""
-    return client._store.lane(queue._lane.lane_id).messages.has_any(FIRST_BUCKET)
+    return portal.run(client._store.lane(queue._lane.lane_id).messages.has_any(FIRST_BUCKET))

@@ -30,7 +30,7 @@ from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.names import number_of
-from cassieq_spark.store.side_by_side import MOST_THREADS as MOST_ASIDE
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.certificates import Authority
@@ -48,7 +48,7 @@ BODY: Final = 2 * MIB
 MEMORY: Final = 32 * MIB
 MOST_GROWN: Final = 8 * MEMORY
 """How much the process may grow: an operation holds a body as bytes, as text and as values."""
-MOST_THREADS: Final = MOST_ASIDE + 48
+MOST_THREADS: Final = 128
 """Of a gateway with `THREADS` calls: its pools, the driver's, and the probe."""
 THREADS: Final = 8
 LIMITS: Final = (
@@ -147,10 +147,12 @@ class Stage:
             self._tls = authority.sign("gateway", address="127.0.0.1").write(directory, "gateway")
             admin, key = AccountAdmin(self.client.store), MasterKey.load(self._master)
             for at in range(ACCOUNTS):
-                made = Account(admin, key, admin.create(f"fuzz-{at}-{new_uuid().hex[:8]}", key))
+                made = Account(
+                    admin, key, portal.run(admin.create(f"fuzz-{at}-{new_uuid().hex[:8]}", key))
+                )
                 self.accounts.append(made)
                 self.secrets.append(f"only-for-{made.name}-{new_uuid().hex}")
-                stack.callback(admin.delete, made.name, with_queues=True)
+                stack.callback(self._delete, admin, made.name)
             stack.callback(self._kill)
             with ThreadPoolExecutor() as pool:
                 list(pool.map(self._start, ("accounts", "open")))
@@ -236,6 +238,10 @@ class Stage:
         running = Running(name, process, log, probe, found[1], ca)
         wait_until(running.is_ready, deadline_s=120)  # it listens before it has reached Cassandra
         self.gateways[name] = running
+
+    @staticmethod
+    def _delete(admin: AccountAdmin, name: str) -> None:
+        portal.run(admin.delete(name, with_queues=True))
 
     def _kill(self) -> None:
         for one in self.gateways.values():

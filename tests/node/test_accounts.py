@@ -35,6 +35,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model.rights import Right, parse_grant
 from cassieq_spark.options.values import Secret
+from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
 from cassieq_spark.testing import ManualClock
 from cassieq_spark.testing.faults import Fault, FaultyStore
@@ -106,7 +107,7 @@ def is_refused(authenticator: Authenticator, key: NewKey) -> bool:
 
 
 def test_a_new_accounts_key_has_all_rights_in_it_and_none_elsewhere(place: Place) -> None:
-    key = place.accounts.create(place.name, MASTER)
+    key = portal.run(place.accounts.create(place.name, MASTER))
     authenticator = place.authenticator()
     who = authenticator.by_signature(request_of(key.key_id, key.secret))
     assert (place.name, key.key_id) == (who.account, who.key_id)
@@ -120,16 +121,16 @@ def test_a_new_accounts_key_has_all_rights_in_it_and_none_elsewhere(place: Place
 def test_an_account_cannot_have_the_name_of_an_address_of_the_gateway(place: Place) -> None:
     for name in ("ui", "v1"):
         with pytest.raises(OptionInvalid, match="address of the gateway"):
-            place.accounts.create(name, MASTER)
-        assert name not in [one.name for one in place.accounts.all()]
+            portal.run(place.accounts.create(name, MASTER))
+        assert name not in [one.name for one in portal.run(place.accounts.all())]
 
 
 def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = place.accounts.create(place.name, MASTER)
-    disabled = place.accounts.new_key(place.name, key.grants, MASTER)
-    place.accounts.set_enabled(place.name, is_enabled=False, key_id=disabled.key_id)
+    key = portal.run(place.accounts.create(place.name, MASTER))
+    disabled = portal.run(place.accounts.new_key(place.name, key.grants, MASTER))
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=False, key_id=disabled.key_id))
     authenticator = place.authenticator()
     work: list[int] = []
     sign = canonical.signature
@@ -169,29 +170,31 @@ def test_an_account_exists_once_whoever_races_for_it(
 
         def create(admin: AccountAdmin) -> NewKey | None:
             try:
-                return admin.create(place.name, MASTER)
+                return portal.run(admin.create(place.name, MASTER))
             except AccountExists:
                 return None
 
         with ThreadPoolExecutor(3) as pool:
             (key,) = (one for one in pool.map(create, admins) if one is not None)
     assert not is_refused(place.authenticator(), key)
-    assert [key.key_id] == [one.key_id for one in place.accounts.keys(place.name)]
+    assert [key.key_id] == [one.key_id for one in portal.run(place.accounts.keys(place.name))]
 
 
 def test_keys_that_are_made_at_the_same_time_all_count_up_to_the_limit(place: Place) -> None:
-    place.accounts.create(place.name, MASTER)
+    portal.run(place.accounts.create(place.name, MASTER))
     grants = (parse_grant(["read"], ["*"]),)
     with ThreadPoolExecutor(4) as pool:
         made = list(
-            pool.map(lambda _: place.accounts.new_key(place.name, grants, MASTER), range(4))
+            pool.map(
+                lambda _: portal.run(place.accounts.new_key(place.name, grants, MASTER)), range(4)
+            )
         )
     authenticator = place.authenticator()
     assert [False] * 4 == [is_refused(authenticator, key) for key in made]
     for _ in range(MOST_KEYS - 5):
-        place.accounts.new_key(place.name, grants, MASTER)
+        portal.run(place.accounts.new_key(place.name, grants, MASTER))
     with pytest.raises(TooManyKeys, match=f"{MOST_KEYS} keys"):
-        place.accounts.new_key(place.name, grants, MASTER)
+        portal.run(place.accounts.new_key(place.name, grants, MASTER))
 
 
 @pytest.mark.parametrize(
@@ -200,123 +203,124 @@ def test_keys_that_are_made_at_the_same_time_all_count_up_to_the_limit(place: Pl
 @pytest.mark.parametrize("fault", [Fault.TIMEOUT_AFTER, Fault.TIMEOUT_BEFORE])
 def test_a_lost_answer_changes_nothing(place: Place, statement: str, fault: Fault) -> None:
     place.faults.plan(statement, fault)
-    first = place.accounts.create(place.name, MASTER)
-    second = place.accounts.rotate(place.name, first.key_id, MASTER)
-    place.accounts.set_enabled(place.name, is_enabled=False, key_id=first.key_id)
+    first = portal.run(place.accounts.create(place.name, MASTER))
+    second = portal.run(place.accounts.rotate(place.name, first.key_id, MASTER))
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=False, key_id=first.key_id))
 
     authenticator = place.authenticator()
     assert is_refused(authenticator, first)
     assert not is_refused(authenticator, second)
     assert fault.value in str(place.faults)
-    assert 2 == len(place.accounts.keys(place.name))
+    assert 2 == len(portal.run(place.accounts.keys(place.name)))
 
 
 def test_a_key_that_was_not_finished_is_listed_and_can_be_deleted(place: Place) -> None:
-    first = place.accounts.create(place.name, MASTER)
+    first = portal.run(place.accounts.create(place.name, MASTER))
     place.faults.plan("insert_account_key", Fault.REFUSE)
     with pytest.raises(CassieqError):
-        place.accounts.rotate(place.name, first.key_id, MASTER)
-    (_, half) = place.accounts.keys(place.name)
+        portal.run(place.accounts.rotate(place.name, first.key_id, MASTER))
+    (_, half) = portal.run(place.accounts.keys(place.name))
     assert half.row is None
-    place.accounts.delete_key(place.name, half.key_id)
-    assert [first.key_id] == [one.key_id for one in place.accounts.keys(place.name)]
+    portal.run(place.accounts.delete_key(place.name, half.key_id))
+    assert [first.key_id] == [one.key_id for one in portal.run(place.accounts.keys(place.name))]
 
 
 def test_a_disabled_key_is_refused_within_ten_seconds_and_so_is_an_account(place: Place) -> None:
-    first = place.accounts.create(place.name, MASTER)
-    second = place.accounts.rotate(place.name, first.key_id, MASTER)
+    first = portal.run(place.accounts.create(place.name, MASTER))
+    second = portal.run(place.accounts.rotate(place.name, first.key_id, MASTER))
     authenticator = place.authenticator()
     assert not is_refused(authenticator, first)
 
-    place.accounts.set_enabled(place.name, is_enabled=False, key_id=first.key_id)
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=False, key_id=first.key_id))
     place.clock.advance(10)
     assert is_refused(authenticator, first)
     assert not is_refused(authenticator, second)
 
-    place.accounts.set_enabled(place.name, is_enabled=True, key_id=first.key_id)
-    place.accounts.set_enabled(place.name, is_enabled=False)
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=True, key_id=first.key_id))
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=False))
     place.clock.advance(10)
     assert is_refused(authenticator, first)
     assert is_refused(authenticator, second)
     with pytest.raises(AuthenticationFailed, match="not accepted"):
         authenticator.by_token(token_of(first, "read"))
 
-    place.accounts.set_enabled(place.name, is_enabled=True)
+    portal.run(place.accounts.set_enabled(place.name, is_enabled=True))
     place.clock.advance(10)
     assert not is_refused(authenticator, first)
 
 
 def test_a_deleted_key_is_gone_and_others_stay(place: Place) -> None:
-    first = place.accounts.create(place.name, MASTER)
-    second = place.accounts.rotate(place.name, first.key_id, MASTER)
-    place.accounts.delete_key(place.name, first.key_id)
+    first = portal.run(place.accounts.create(place.name, MASTER))
+    second = portal.run(place.accounts.rotate(place.name, first.key_id, MASTER))
+    portal.run(place.accounts.delete_key(place.name, first.key_id))
     authenticator = place.authenticator()
     assert is_refused(authenticator, first)
     assert not is_refused(authenticator, second)
     for call in (place.accounts.delete_key, place.accounts.rotate):
+        more = [MASTER] if call == place.accounts.rotate else []
         with pytest.raises(KeyNotFound):
-            call(place.name, first.key_id, *([MASTER] if call == place.accounts.rotate else []))
+            portal.run(call(place.name, first.key_id, *more))
 
 
 def test_an_account_with_queues_is_deleted_with_them_or_not_at_all(place: Place) -> None:
-    key = place.accounts.create(place.name, MASTER)
+    key = portal.run(place.accounts.create(place.name, MASTER))
     queue = f"{place.name}/orders"
     place.client.create_queue(queue).put(b"x")
     (message,) = place.client.queue(queue).get()
     assert b"x" == message.body
     with pytest.raises(AccountInUse, match=f"1 queues, such as '{queue}'"):
-        place.accounts.delete(place.name)
+        portal.run(place.accounts.delete(place.name))
     assert not is_refused(place.authenticator(), key)
 
-    assert 1 == place.accounts.delete(place.name, with_queues=True)
+    assert 1 == portal.run(place.accounts.delete(place.name, with_queues=True))
     assert queue not in {info.name for info in place.client.queues()}
-    assert place.name not in {one.name for one in place.accounts.all()}
+    assert place.name not in {one.name for one in portal.run(place.accounts.all())}
     assert is_refused(place.authenticator(), key)
     for call in (place.accounts.keys, place.accounts.delete):
         with pytest.raises(AccountNotFound):
-            call(place.name)
+            portal.run(call(place.name))
 
 
 @pytest.mark.parametrize("statement", ["delete_account_key", "delete_account", "delete_queue"])
 def test_a_deletion_that_was_cut_off_refuses_keys_and_can_be_finished(
     place: Place, statement: str
 ) -> None:
-    key = place.accounts.create(place.name, MASTER)
+    key = portal.run(place.accounts.create(place.name, MASTER))
     place.client.create_queue(f"{place.name}/orders")
     place.faults.plan(statement, Fault.REFUSE)
     with pytest.raises(CassieqError):
-        place.accounts.delete(place.name, with_queues=True)
+        portal.run(place.accounts.delete(place.name, with_queues=True))
     assert is_refused(place.authenticator(), key)
     with pytest.raises(AccountNotFound, match="is being deleted"):
-        place.accounts.set_enabled(place.name, is_enabled=True)
+        portal.run(place.accounts.set_enabled(place.name, is_enabled=True))
     with pytest.raises(AccountNotFound, match="is being deleted"):
-        place.accounts.new_key(place.name, key.grants, MASTER)
-    place.accounts.delete(place.name, with_queues=True)
-    assert place.name not in {one.name for one in place.accounts.all()}
+        portal.run(place.accounts.new_key(place.name, key.grants, MASTER))
+    portal.run(place.accounts.delete(place.name, with_queues=True))
+    assert place.name not in {one.name for one in portal.run(place.accounts.all())}
 
 
 def test_a_key_of_a_former_account_of_the_same_name_stays_refused(place: Place) -> None:
-    old = place.accounts.create(place.name, MASTER)
-    row = place.store.account_keys.read(old.key_id)
+    old = portal.run(place.accounts.create(place.name, MASTER))
+    row = portal.run(place.store.account_keys.read(old.key_id))
     assert row is not None
-    place.accounts.delete(place.name)
-    place.accounts.create(place.name, MASTER)
-    place.store.account_keys.insert(row.value)  # it comes back from the dead
+    portal.run(place.accounts.delete(place.name))
+    portal.run(place.accounts.create(place.name, MASTER))
+    portal.run(place.store.account_keys.insert(row.value))  # it comes back from the dead
     assert is_refused(place.authenticator(), old)
 
 
 def test_a_secret_that_was_moved_to_another_row_is_refused_and_logged(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mine = place.accounts.create(place.name, MASTER)
-    theirs = place.accounts.rotate(place.name, mine.key_id, MASTER)
-    row = place.store.account_keys.read(mine.key_id)
-    target = place.store.account_keys.read(theirs.key_id)
+    mine = portal.run(place.accounts.create(place.name, MASTER))
+    theirs = portal.run(place.accounts.rotate(place.name, mine.key_id, MASTER))
+    row = portal.run(place.store.account_keys.read(mine.key_id))
+    target = portal.run(place.store.account_keys.read(theirs.key_id))
     assert row is not None
     assert target is not None
-    place.store.account_keys.delete(theirs.key_id)
+    portal.run(place.store.account_keys.delete(theirs.key_id))
     moved = replace(target.value, sealed_secret=row.value.sealed_secret)
-    place.store.account_keys.insert(moved)
+    portal.run(place.store.account_keys.insert(moved))
     with caplog.at_level(logging.ERROR, "cassieq_spark"):
         assert is_refused(place.authenticator(), replace(theirs, secret=mine.secret))
         assert is_refused(place.authenticator(MasterKey(b"n" * 32)), mine)
@@ -325,13 +329,13 @@ def test_a_secret_that_was_moved_to_another_row_is_refused_and_logged(
 
 
 def test_the_last_use_is_recorded_once_a_minute(place: Place) -> None:
-    key = place.accounts.create(place.name, MASTER)
+    key = portal.run(place.accounts.create(place.name, MASTER))
     authenticator = place.authenticator()
-    assert [None] == [one.used_us for one in place.accounts.keys(place.name)]
+    assert [None] == [one.used_us for one in portal.run(place.accounts.keys(place.name))]
     for _ in range(3):
         assert not is_refused(authenticator, key)
     assert 1 == place.faults._seen["write_key_use"]
-    (one,) = place.accounts.keys(place.name)
+    (one,) = portal.run(place.accounts.keys(place.name))
     assert one.used_us is not None
     assert abs(place.clock.now_us() - one.used_us) < 60_000_000
     # A use that cannot be recorded is no reason to refuse.
@@ -345,7 +349,7 @@ def test_the_last_use_is_recorded_once_a_minute(place: Place) -> None:
 
 
 def test_a_request_with_a_known_key_costs_the_store_nothing(place: Place) -> None:
-    key = place.accounts.create(place.name, MASTER)
+    key = portal.run(place.accounts.create(place.name, MASTER))
     authenticator = place.authenticator()
     assert not is_refused(authenticator, key)
     before = sum(place.faults._seen.values())
@@ -359,10 +363,10 @@ def test_no_secret_is_shown_or_logged_or_stored_in_clear(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        key = place.accounts.create(place.name, MASTER)
+        key = portal.run(place.accounts.create(place.name, MASTER))
         authenticator = place.authenticator()
         assert not is_refused(authenticator, key)
-        infos = place.accounts.keys(place.name)
+        infos = portal.run(place.accounts.keys(place.name))
         token = token_of(key, "read")
         authenticator.by_token(token)
         with pytest.raises(AuthenticationFailed) as refused:

@@ -12,6 +12,7 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue.get import begin
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.get.look import FIRST_WINDOW
+from cassieq_spark.store import portal
 from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def working(door: Door, other: Door, *, run: UUID | None = None) -> Reader:
 
 
 def taken(door: Door, reader: Reader, *bodies: bytes) -> list[Claimed]:
-    claimed = reader.get(len(bodies))
+    claimed = portal.run(reader.get(len(bodies)))
     assert list(bodies) == door.bodies(claimed)
     return claimed
 
@@ -95,8 +96,8 @@ def test_where_others_have_gone_far_it_reads_the_pointers_and_no_history(
     for number in range(FIRST_WINDOW + 2):
         other.put_sealed(b"%d" % number)
     taking = other.reader(visibility_s=3_600)
-    other.ack(taking.get(100))
-    assert [] == taking.get(1)  # the reader pointer is behind them now
+    other.ack(portal.run(taking.get(100)))
+    assert [] == portal.run(taking.get(1))  # the reader pointer is behind them now
     other.put_sealed(b"next")
     spent = cost(door, lambda: taken(door, reader, b"next"))
     assert (1 + 1, 2) == (spent["read_pointers"], spent["read_monoton"])
@@ -147,4 +148,4 @@ def test_a_queue_that_is_deleted_between_two_looks_is_noticed(door: Door, other:
     reader = working(door, other)
     other.client.delete_queue(door.queue.name)
     with pytest.raises(QueueDeleted):
-        reader.get(1)
+        portal.run(reader.get(1))

@@ -16,6 +16,7 @@ from cassieq_spark.queue import fetch as fetching
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.fetch import Planned, fetch
 from cassieq_spark.queue.settle import settle
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
@@ -123,7 +124,7 @@ def pieces(door: Door, runs: Runs, *, is_look: bool = False) -> Iterator[Found]:
         revisions=row.revisions_of(runs),
         is_look=is_look,
     )
-    return fetch(door.store, door.lane.queue, door.lane.fixed, [planned])
+    return portal.iterate(fetch(door.store, door.lane.queue, door.lane.fixed, [planned]))
 
 
 def reads_of_bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -143,7 +144,7 @@ def reads_of_bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def updated(open_door: OpenDoor) -> Door:
     """One chunk of 200 messages; every second one has a body of 10 KB."""
     door = open_door(bucket_size=1_000)
-    seal.close(door.lane, door.put(*([b"m"] * 200)))
+    portal.run(seal.close(door.lane, door.put(*([b"m"] * 200))))
     for message in door.queue.get(200)[::2]:
         door.queue.update(message, body=message.message_id.encode() * 256)
     return door
@@ -184,7 +185,7 @@ def test_bodies_of_single_rows_are_asked_for_side_by_side(
     bucket = door.reserve()
     for at in range(100):
         door.write(bucket, at, b"m%d" % at)
-    seal.close(door.lane, bucket)
+    portal.run(seal.close(door.lane, bucket))
     for message in door.queue.get(100):
         door.queue.update(message, body=b"new " + message.body)
     asked = reads_of_bodies(monkeypatch)
@@ -207,7 +208,7 @@ def test_what_was_updated_by_a_later_holder_is_a_lease_that_was_lost(updated: Do
 
 def test_a_body_that_its_row_still_names_is_lost(updated: Door) -> None:
     offset, revision = updated.value(0).revisions[0]
-    updated.lane.overlays.drop_one(FIRST, offset, revision)
+    portal.run(updated.lane.overlays.drop_one(FIRST, offset, revision))
     with pytest.raises(RowCorrupt, match="message 0 of bucket 0"):
         list(pieces(updated, Runs.span(0, 10)))
     kept = [

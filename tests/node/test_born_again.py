@@ -16,6 +16,7 @@ from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.views.columns import VIEWS
 from cassieq_spark.spark.views.rows import Asked, queue_rows
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
@@ -45,7 +46,7 @@ def ghost(door: Door) -> cassieq.Queue:
     queue.put(b"before")
     door.client.delete_queue(queue.name)
     assert 1 == door.faults.land()
-    row = door.store.queues.read(queue._known_lane.queue)
+    row = portal.run(door.store.queues.read(queue._known_lane.queue))
     assert row is not None
     assert QueueStatus.ACTIVE is row.value.status
     return queue
@@ -79,7 +80,10 @@ def test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted(
         assert found == queue_rows(
             door.store, QueueSelection(names=(ghost._known_lane.queue,), is_one=True), asked
         )
-        return [(row.status.value, facts.queue_facts(door.store, row).pointers) for row in found]
+        return [
+            (row.status.value, portal.run(facts.queue_facts(door.store, row)).pointers)
+            for row in found
+        ]
 
     assert [("deleting", None)] == shown("queues")
     assert [] == shown("stats")
@@ -99,7 +103,7 @@ def test_t14_repair_removes_a_queue_row_that_was_born_again(
 ) -> None:
     assert ghost.name in door.client.repair(dry_run=True).deletions_finished
     assert ghost.name in door.client.repair().deletions_finished
-    assert door.store.queues.read(ghost._known_lane.queue) is None
+    assert portal.run(door.store.queues.read(ghost._known_lane.queue)) is None
     assert ghost.name not in door.client.repair().deletions_finished
 
 
@@ -107,7 +111,7 @@ def test_t14_a_queue_row_that_was_born_again_can_be_deleted(
     door: Door, ghost: cassieq.Queue
 ) -> None:
     door.client.delete_queue(ghost.name)
-    assert door.store.queues.read(ghost._known_lane.queue) is None
+    assert portal.run(door.store.queues.read(ghost._known_lane.queue)) is None
 
 
 def test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later(
@@ -185,11 +189,11 @@ def dropped(door: Door, buckets: int) -> None:
 
 def leave(lane: Lane) -> BucketNo:
     """Reserve a bucket and write into it, as a producer does who knows of nothing."""
-    bucket = reserve(lane, 1).first
+    bucket = portal.run(reserve(lane, 1)).first
     row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
     writer = lane.store.chunk_writer(writes_in_flight=2)
-    writer.write(lane.place(bucket), row)
-    writer.flush()
+    portal.run(writer.write(lane.place(bucket), row))
+    portal.run(writer.flush())
     return bucket
 
 
@@ -265,7 +269,7 @@ def test_t15_what_is_reserved_beside_a_deletion_goes_with_it(
     def reserve_and_write() -> None:
         bucket = leave(lane)
         with suppress(cassieq.QueueDeleted):  # as soon as L is raised
-            seal.close(lane, bucket)
+            portal.run(seal.close(lane, bucket))
 
     # Before the first step; when it has read where the ids end, and noted it; at the last moment.
     after = {"read_pointers": 1, "advance_pointer": 1, "delete_monoton": 0}[step]
@@ -294,7 +298,9 @@ def test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone(open_door: 
     assert 2 <= door.client.repair(full=True).swept_lanes
     assert {} == left_of(door, lane.lane_id) | left_of(door, ended._known_lane.lane_id)
     assert BucketNo(0) not in {
-        bucket for lane_id, bucket in door.store.everything.buckets() if lane_id == lane.lane_id
+        bucket
+        for lane_id, bucket in portal.run(door.store.everything.buckets())
+        if lane_id == lane.lane_id
     }
 
 

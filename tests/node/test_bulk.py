@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.sink.buckets import open_buckets, prepare
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.monotons import Monoton
 from tests.fixtures.queues import drain, payload
 
@@ -44,7 +44,7 @@ def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> 
     """The reserved bucket was closed as a gap and dropped: another one is taken."""
     door.faults.before(
         "read_pointers",
-        lambda: door.lane.pointers.advance(Pointer.REPAIR, 1),
+        lambda: portal.run(door.lane.pointers.advance(Pointer.REPAIR, 1)),
     )
     result = door.put_batch(0, b"a")
     assert [(door.place(1), 1)] == list(result.buckets)
@@ -52,7 +52,9 @@ def test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row(door: Door) -> 
 
 
 def test_r11_a_refused_bucket_is_replaced(door: Door) -> None:
-    door.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us()))
+    portal.run(
+        door.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=door.lane.clock.now_us()))
+    )
     assert [(door.place(1), 1)] == list(door.put_batch(0, b"a").buckets)
     assert [b"a"] == door.drain()
 
@@ -71,32 +73,34 @@ def test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void(open_door: 
 def test_p8_a_bucket_closed_under_its_writer_fences_the_attempt(door: Door) -> None:
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as bulk:
+    with portal.entered(door.bulk_writer(who, 1)) as bulk:
         writer = bulk.of(door.lane.lane_id)
-        writer.add(payload(b"a"), 1)
+        portal.run(writer.add(payload(b"a"), 1))
         (bucket,) = (at for at in range(3) if door.row(at) is not None)
-        door.lane.change_bucket(
-            BucketNo(bucket), lambda row, *_: rules.voided(row, now_us=row.changed_us)
+        portal.run(
+            door.lane.change_bucket(
+                BucketNo(bucket), lambda row, *_: rules.voided(row, now_us=row.changed_us)
+            )
         )
         with pytest.raises(SinkFenced):
-            bulk.finish()
+            portal.run(bulk.finish())
 
 
 def test_a_bucket_takes_its_ids_or_its_bytes_whichever_is_first(door: Door) -> None:
     result = door.task(door.identity(), 0, *(b"%d" % number for number in range(25)))
     assert [10, 10, 5] == [count for _, count in result.buckets]
-    with door.bulk_writer(door.identity(), 1) as bulk:
+    with portal.entered(door.bulk_writer(door.identity(), 1)) as bulk:
         writer = bulk.of(door.lane.lane_id)
         writer._bucket_bytes = 1
         for body in (b"a", b"b"):
-            writer.add(payload(body), 1)
-        assert [1, 1] == [count for _, count in bulk.finish()]
+            portal.run(writer.add(payload(body), 1))
+        assert [1, 1] == [count for _, count in portal.run(bulk.finish())]
 
 
 @pytest.mark.invariant("I10")
 def test_what_was_reserved_and_not_used_is_given_back(door: Door) -> None:
     door.put_batch(0, *(b"%d" % number for number in range(11)))
-    monoton = door.lane.monotons.read()
+    monoton = portal.run(door.lane.monotons.read())
     assert monoton is not None
     assert isinstance(monoton.value, Monoton)
     rows = [door.value(bucket).status for bucket in range(monoton.value.next_id // 10)]
@@ -108,11 +112,11 @@ def test_what_was_reserved_and_not_used_is_given_back(door: Door) -> None:
 def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as bulk:
+    with portal.entered(door.bulk_writer(who, 1)) as bulk:
         writer = bulk.of(door.lane.lane_id)
         now_us = door.lane.clock.now_us()
-        writer.add(payload(b"now", b"later"), 2, [0, now_us + 3_600_000_000])
-        buckets = bulk.finish()
+        portal.run(writer.add(payload(b"now", b"later"), 2, [0, now_us + 3_600_000_000]))
+        buckets = portal.run(bulk.finish())
     door.commit(who, 0, TaskResult(who=who, epoch=1, buckets=buckets))
     assert [b"now"] == door.drain()
     # Past the minutes that the first claim's own hint is in.
@@ -124,7 +128,7 @@ def test_delays_of_a_batch_are_groups_with_hints(door: Door) -> None:
 
 def test_p2_a_seal_leaves_a_bulk_bucket_to_its_sink(door: Door) -> None:
     result = door.task(door.identity(), 0, b"a")
-    closed = seal.close(door.lane, result.buckets[0][0].bucket)
+    closed = portal.run(seal.close(door.lane, result.buckets[0][0].bucket))
     assert closed is not None
     assert Status.PREPARED is closed.row.value.status
 
@@ -222,11 +226,11 @@ def test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one(
     who = door.identity()
     door.task(who, 0)
     before = door.counts["write_message"]
-    with door.bulk_writer(who, 1) as bulk:
+    with portal.entered(door.bulk_writer(who, 1)) as bulk:
         for number in range(15):
             for lane_id in door.lane.lanes:
-                bulk.of(lane_id).add(payload(b"%d" % number), 1)
-        buckets = bulk.finish()
+                portal.run(bulk.of(lane_id).add(payload(b"%d" % number), 1))
+        buckets = portal.run(bulk.finish())
 
     assert 8 * 15 == door.counts["write_message"] - before
     assert (4, 0) == (most, under_way)
@@ -245,25 +249,25 @@ def test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it(door:
     """Ids beyond the bucket are those of the next one: a caller's mistake, told at once."""
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as bulk:
+    with portal.entered(door.bulk_writer(who, 1)) as bulk:
         writer = bulk.of(door.lane.lane_id)
-        writer.add(payload(*[b"m"] * 8), 8)
+        portal.run(writer.add(payload(*[b"m"] * 8), 8))
         assert 2 == writer.capacity()
         written = door.counts["write_message"]
         for count in (3, 11, 0, -1):
             with pytest.raises(ValueError, match="2"):
-                writer.add(payload(*[b"m"] * 3), count)
+                portal.run(writer.add(payload(*[b"m"] * 3), count))
         assert written == door.counts["write_message"]
-        writer.add(payload(b"m", b"m"), 2)
-        assert [10] == [count for _, count in bulk.finish()]
+        portal.run(writer.add(payload(b"m", b"m"), 2))
+        assert [10] == [count for _, count in portal.run(bulk.finish())]
 
 
 @pytest.mark.invariant("I6")
 def test_t1_no_bucket_is_prepared_with_more_than_its_ids(door: Door) -> None:
-    ((opened,),) = open_buckets([(door.lane, 1)], sink_id="s", epoch=1)
+    ((opened,),) = portal.run(open_buckets([(door.lane, 1)], sink_id="s", epoch=1))
     opened.count = 11
     with pytest.raises(rules.IllegalMove, match="10 ids"):
-        prepare(door.lane, opened)
+        portal.run(prepare(door.lane, opened))
     assert Status.WRITING is door.value(opened.bucket).status
 
 
@@ -272,7 +276,7 @@ def test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket(doo
     """What is there was never acknowledged: its id is the next bucket's."""
     bucket = door.put(b"a", b"b")
     door.write(bucket, 8, b"c", b"d", b"beyond", b"beyond")
-    closed = seal.close(door.lane, bucket)
+    closed = portal.run(seal.close(door.lane, bucket))
     assert closed is not None
     assert Runs.of((0, 1), (8, 9)) == closed.row.value.manifest
 
@@ -317,10 +321,10 @@ def test_no_more_buckets_are_opened_ahead_than_are_expected(open_door: OpenDoor)
     who = door.identity()
     epoch = door.task(who, 0).epoch
     assert epoch is not None
-    with door.bulk_writer(who, epoch) as bulk:
+    with portal.entered(door.bulk_writer(who, epoch)) as bulk:
         writer = bulk.of(door.lane.lane_id)
-        writer.begin(expected=3)
+        portal.run(writer.begin(expected=3))
         for _ in range(6):
-            writer.add(payload(b"a", b"b"), 2)
-        assert [4, 4, 4] == [count for _, count in bulk.finish()]
-    assert 3 * 4 == door.lane.read_monoton().next_id
+            portal.run(writer.add(payload(b"a", b"b"), 2))
+        assert [4, 4, 4] == [count for _, count in portal.run(bulk.finish())]
+    assert 3 * 4 == portal.run(door.lane.read_monoton()).next_id

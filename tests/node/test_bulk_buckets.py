@@ -13,6 +13,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.queue.sink.buckets import LARGEST_BLOCK, open_buckets, prepare
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.sink.buckets import OpenBucket
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def opened(door: Door, number: int) -> list[OpenBucket]:
     door.task(door.identity(), 0)  # the sink row comes before a bucket that names it
-    [found] = open_buckets([(door.lane, number)], sink_id=door.queue.name, epoch=1)
+    [found] = portal.run(open_buckets([(door.lane, number)], sink_id=door.queue.name, epoch=1))
     return found
 
 
@@ -37,7 +38,7 @@ def test_each_is_writing_and_names_its_transaction_and_its_blocks_end(door: Door
 
 def test_none_are_opened_for_an_empty_batch(door: Door) -> None:
     assert [] == opened(door, 0)
-    monoton = door.lane.monotons.read()
+    monoton = portal.run(door.lane.monotons.read())
     assert monoton is not None
     assert 0 == monoton.value.next_id
 
@@ -61,14 +62,14 @@ def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> No
     door = open_door(shards=4)
     door.task(door.identity(), 0)
     second = door.lane.all[1]
-    reserve(second, 1)
-    second.buckets.insert(BucketNo(2), rules.sealing(now_us=second.clock.now_us()))
+    portal.run(reserve(second, 1))
+    portal.run(second.buckets.insert(BucketNo(2), rules.sealing(now_us=second.clock.now_us())))
     before = door.counts["reserve"]
     for statement in ("reserve", "insert_bucket"):
         door.faults.park(statement, 4)
 
     wanted = [(lane, 1 + at % 2) for at, lane in enumerate(door.lane.all)]
-    found = open_buckets(wanted, sink_id=door.queue.name, epoch=1)
+    found = portal.run(open_buckets(wanted, sink_id=door.queue.name, epoch=1))
 
     assert [[0], [1, 3], [0], [0, 1]] == [[one.bucket for one in some] for some in found]
     assert 5 == door.counts["reserve"] - before
@@ -77,7 +78,9 @@ def test_buckets_of_all_lanes_are_opened_side_by_side(open_door: OpenDoor) -> No
 def test_r11_blocks_of_all_lanes_together_are_no_larger_than_one(open_door: OpenDoor) -> None:
     door = open_door(shards=4)
     door.task(door.identity(), 0)
-    found = open_buckets([(lane, 20) for lane in door.lane.all], sink_id=door.queue.name, epoch=1)
+    found = portal.run(
+        open_buckets([(lane, 20) for lane in door.lane.all], sink_id=door.queue.name, epoch=1)
+    )
 
     assert 4 * [20] == [len(some) for some in found]
     assert 4 * [{16, 20}] == [{one.sink.block_end for one in some} for some in found]
@@ -85,7 +88,11 @@ def test_r11_blocks_of_all_lanes_together_are_no_larger_than_one(open_door: Open
 
 def test_r11_buckets_that_were_closed_before_are_replaced(door: Door) -> None:
     for bucket in (1, 3):
-        door.lane.buckets.insert(BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us()))
+        portal.run(
+            door.lane.buckets.insert(
+                BucketNo(bucket), rules.sealing(now_us=door.lane.clock.now_us())
+            )
+        )
     assert [0, 2, 4] == [one.bucket for one in opened(door, 3)]
 
 
@@ -96,9 +103,9 @@ def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Doo
     read_before = door.counts["read_pointers"]
     door.faults.before(
         "read_pointers",
-        lambda: door.lane.pointers.advance(Pointer.REPAIR, 2),
+        lambda: portal.run(door.lane.pointers.advance(Pointer.REPAIR, 2)),
     )
-    [found] = open_buckets([(door.lane, 3)], sink_id=door.queue.name, epoch=1)
+    [found] = portal.run(open_buckets([(door.lane, 3)], sink_id=door.queue.name, epoch=1))
     assert [2, 3, 4] == [one.bucket for one in found]
     assert 2 == door.counts["read_pointers"] - read_before
 
@@ -106,9 +113,13 @@ def test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block(door: Doo
 def test_p8_a_bucket_closed_under_its_writer_fences_the_batch(door: Door) -> None:
     [one] = opened(door, 1)
     one.count = 1
-    door.lane.change_bucket(one.bucket, lambda row, *_: rules.voided(row, now_us=row.changed_us))
+    portal.run(
+        door.lane.change_bucket(
+            one.bucket, lambda row, *_: rules.voided(row, now_us=row.changed_us)
+        )
+    )
     with pytest.raises(SinkFenced, match="was closed while it was written"):
-        prepare(door.lane, one)
+        portal.run(prepare(door.lane, one))
 
 
 def test_a_queue_that_is_gone_is_told_as_such(door: Door) -> None:
@@ -116,4 +127,4 @@ def test_a_queue_that_is_gone_is_told_as_such(door: Door) -> None:
     one.count = 1
     door.client.delete_queue(door.queue.name)
     with pytest.raises(QueueDeleted):
-        prepare(door.lane, one)
+        portal.run(prepare(door.lane, one))

@@ -10,6 +10,7 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, UsageError
 from cassieq_spark.model.ids import LaneId
+from cassieq_spark.store import portal
 from cassieq_spark.store.cas import (
     TAGGED_CLIENTS,
     Applied,
@@ -33,13 +34,15 @@ class Row:
     def __init__(self, door: Door) -> None:
         self.door = door
         self.lane = LaneId(new_uuid())
-        outcome = door.store.lane(self.lane).monotons.insert(Monoton(next_id=0, reserved_us=1))
+        outcome = portal.run(
+            door.store.lane(self.lane).monotons.insert(Monoton(next_id=0, reserved_us=1))
+        )
         assert isinstance(outcome, Applied)
         self.born = outcome.now
 
     @property
     def now(self) -> Stored[Monoton]:
-        row = self.door.store.lane(self.lane).monotons.read()
+        row = portal.run(self.door.store.lane(self.lane).monotons.read())
         assert row is not None
         return row
 
@@ -48,7 +51,7 @@ class Row:
     ) -> Applied[Monoton] | Refused[Monoton] | Evicted[Monoton]:
         before = old or self.now
         monotons = by or self.door.store.lane(self.lane).monotons
-        return monotons.update(before, replace(before.value, next_id=next_id))
+        return portal.run(monotons.update(before, replace(before.value, next_id=next_id)))
 
 
 @pytest.fixture
@@ -80,8 +83,8 @@ def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) ->
 @pytest.mark.invariant("I5")
 def test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read(door: Door, row: Row) -> None:
     """Its counter begins at 1 again, as in its first life; its writer does not."""
-    door.store.lane(row.lane).monotons.delete(row.born)
-    again = door.store.lane(row.lane).monotons.insert(Monoton(next_id=0, reserved_us=1))
+    portal.run(door.store.lane(row.lane).monotons.delete(row.born))
+    again = portal.run(door.store.lane(row.lane).monotons.insert(Monoton(next_id=0, reserved_us=1)))
     assert isinstance(again, Applied)
     assert row.born.version.row_version == again.now.version.row_version
     assert isinstance(row.set(99, old=row.born), Refused)
@@ -135,7 +138,7 @@ def test_an_insert_whose_answer_was_lost_is_settled_the_same_way(door: Door) -> 
     lane = LaneId(new_uuid())
     door.faults.plan("insert_monoton", Fault.TIMEOUT_AFTER)
     assert isinstance(
-        door.store.lane(lane).monotons.insert(Monoton(next_id=0, reserved_us=1)),
+        portal.run(door.store.lane(lane).monotons.insert(Monoton(next_id=0, reserved_us=1))),
         Applied,
     )
 
@@ -227,7 +230,7 @@ def _pauses_last(door: Door, seconds: float) -> None:
         def monotonic(self) -> float:
             return door.clock.monotonic()
 
-        def wait(self, _seconds: float) -> None:
+        async def sleep(self, _seconds: float) -> None:
             door.clock.advance(seconds)
 
     door.session.clock = Leaping()  # type: ignore[assignment]  # a clock, but no ClusterClock

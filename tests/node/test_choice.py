@@ -21,6 +21,7 @@ from cassieq_spark.queue.get.claim import give_back
 from cassieq_spark.queue.get.seals import ALONE_FOR_S, SHORT_LINGER_S
 from cassieq_spark.queue.get.young import SEALS_PER_CALL
 from cassieq_spark.queue.settle.settle import settle_bucket
+from cassieq_spark.store import portal
 from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def fill(door: Door, buckets: int) -> None:
 
 def buckets_of(reader: Reader, messages: int) -> list[int]:
     """The buckets of so many messages, by one get."""
-    return [one.bucket for one in reader.get(messages) for _ in range(one.lease.runs.count)]
+    return [
+        one.bucket for one in portal.run(reader.get(messages)) for _ in range(one.lease.runs.count)
+    ]
 
 
 def begin_seal(door: Door, bucket: int) -> None:
     """Its first half: what a sealer leaves that dies in between."""
     row = rules.sealing(now_us=door.lane.clock.now_us())
-    door.lane.buckets.insert(BucketNo(bucket), row)
+    portal.run(door.lane.buckets.insert(BucketNo(bucket), row))
 
 
 @dataclass(slots=True)
@@ -70,7 +73,7 @@ def meet(open_door: OpenDoor, *, linger_s: float | None = None) -> Met:
     slow, quick = open_door(**settings), open_door(**settings)
     fill(slow, 4)
     reader = slow.reader()
-    slow.faults.before("insert_bucket", lambda: quick.reader().get(EACH))
+    slow.faults.before("insert_bucket", lambda: portal.run(quick.reader().get(EACH)))
     (taken, *_) = buckets_of(reader, EACH)
     slow.clock.advance(0.1)
     first, second = sorted({1, 2, 3} - {taken})
@@ -89,7 +92,7 @@ def be_at_work(met: Met) -> None:
 def test_p28_who_lost_a_seal_goes_to_another_bucket(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
     fill(slow, 2)
-    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    slow.faults.before("insert_bucket", lambda: portal.run(quick.reader().get(1)))
     got: list[int] = []
     spent = cost(slow, lambda: got.extend(buckets_of(slow.reader(), 1)))
     assert [1] == got
@@ -99,7 +102,7 @@ def test_p28_who_lost_a_seal_goes_to_another_bucket(open_door: OpenDoor) -> None
 def test_who_lost_the_only_seal_claims_beside_the_other(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
     fill(slow, 1)
-    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    slow.faults.before("insert_bucket", lambda: portal.run(quick.reader().get(1)))
     assert [0] == buckets_of(slow.reader(), 1)
 
 
@@ -109,7 +112,7 @@ def test_a_bucket_that_somebody_has_sealed_for_nothing_is_read_in_its_turn(
     """Repair and producers seal, too: with one consumer, messages come in the order of ids."""
     slow, other = open_door(), open_door()
     fill(slow, 2)
-    slow.faults.before("insert_bucket", lambda: seal.close(other.lane, BucketNo(0)))
+    slow.faults.before("insert_bucket", lambda: portal.run(seal.close(other.lane, BucketNo(0))))
     assert [0, 0, 1] == buckets_of(slow.reader(), 3)
 
 
@@ -129,7 +132,7 @@ def test_who_takes_a_message_back_is_no_rival(open_door: OpenDoor) -> None:
 def test_sparks_readers_keep_the_order_of_ids(open_door: OpenDoor) -> None:
     slow, quick = open_door(), open_door()
     fill(slow, 3)
-    slow.faults.before("insert_bucket", lambda: quick.reader(run=new_uuid()).get(1))
+    slow.faults.before("insert_bucket", lambda: portal.run(quick.reader(run=new_uuid()).get(1)))
     assert [0, 1, 1, 2] == buckets_of(slow.reader(run=new_uuid()), 4)
 
 
@@ -195,7 +198,7 @@ def test_what_rivals_are_at_work_in_is_got_if_nothing_else_is_there(open_door: O
     theirs, open_ = met.left
     be_at_work(met)
     assert [open_, open_, theirs] == buckets_of(met.reader, 3)
-    assert [] == met.reader.get(1)
+    assert [] == portal.run(met.reader.get(1))
 
 
 def test_a_reader_does_not_wait_long_for_young_buckets_if_a_rival_has_messages(
@@ -228,7 +231,7 @@ def meet_in_a_large_one(open_door: OpenDoor) -> tuple[Door, Door, Reader]:
     slow.write(slow.reserve(), 0, *[b"m"] * (2 * BY_ID_EVERY))
     fill(slow, BY_ID_EVERY)
     reader = slow.reader()
-    slow.faults.before("insert_bucket", lambda: quick.reader().get(1))
+    slow.faults.before("insert_bucket", lambda: portal.run(quick.reader().get(1)))
     assert 0 not in buckets_of(reader, 1)
     return slow, quick, reader
 
@@ -237,10 +240,10 @@ def meet_in_a_large_one(open_door: OpenDoor) -> tuple[Door, Door, Reader]:
 def test_p28_a_bucket_whose_holder_only_extends_is_free(open_door: OpenDoor) -> None:
     """It changes the row again and again, and claims nothing of what else is there."""
     slow, quick, reader = meet_in_a_large_one(open_door)
-    (held,) = quick.reader(visibility_s=90).get(1)
+    (held,) = portal.run(quick.reader(visibility_s=90).get(1))
     extension = {held.lease.lease_id: {Extend(visibility_us=90_000_000): held.lease.runs}}
     for is_theirs in (True, False):
-        settle_bucket(quick.lane, held.bucket, extension)
+        portal.run(settle_bucket(quick.lane, held.bucket, extension))
         row = slow.row(0)
         assert row is not None
         chooser = reader._choosing.chooser
@@ -272,9 +275,9 @@ def test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns(
     door.clock.advance(1.0)
     reader, bodies = door.reader(), []
     for _ in range(BY_ID_EVERY):
-        claimed = reader.get(1)
+        claimed = portal.run(reader.get(1))
         bodies += door.bodies(claimed)
-        give_back(claimed)
+        portal.run(give_back(claimed))
     assert [b"returns"] * (BY_ID_EVERY - 1) + [b"waits"] == bodies
 
 
@@ -304,7 +307,7 @@ def test_programs_that_begin_together_get_each_message_once(open_door: OpenDoor)
     def drain(at: int) -> None:
         reader = doors[at].reader()
         barrier.wait()
-        while claimed := reader.get(1):
+        while claimed := portal.run(reader.get(1)):
             (one,) = claimed
             found[at] += [(one.bucket, offset) for offset in one.lease.runs.offsets()]
 

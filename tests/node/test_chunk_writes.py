@@ -10,7 +10,7 @@ from cassandra.query import BatchStatement
 
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sizes import CHUNK_BYTES, WRITTEN_TOGETHER_BYTES
-from cassieq_spark.store import driver, statements
+from cassieq_spark.store import driver, portal, statements
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Requests:
         self.lost = 0
         self._execute = door.session._session.execute_async
         monkeypatch.setattr(door.session._session, "execute_async", self)
-        self._insert = door.session.prepare(statements.WRITE_MESSAGE)
+        self._insert = portal.run(door.session.prepare(statements.WRITE_MESSAGE))
 
     def __call__(self, query: Any, *given: Any, **more: Any) -> Any:
         is_batch = isinstance(query, BatchStatement)
@@ -52,13 +52,13 @@ def requests(door: Door, monkeypatch: pytest.MonkeyPatch) -> Requests:
 def writing(door: Door, chunks: ChunkWriter) -> Callable[..., None]:
     def write(bucket: int, first: int, size: int = 100) -> None:
         row = ChunkRow(first=first, count=1, payload=bytes([first]) * size, enqueued_us=1)
-        chunks.write(door.place(bucket), row)
+        portal.run(chunks.write(door.place(bucket), row))
 
     return write
 
 
 def stored(door: Door, bucket: int) -> list[int]:
-    ((_, chunks),) = door.lane.messages.read([(BucketNo(bucket), ALL)])
+    ((_, chunks),) = portal.iterate(door.lane.messages.read([(BucketNo(bucket), ALL)]))
     assert all(set(chunk.payload) == {chunk.first} for chunk in chunks)
     return [chunk.first for chunk in chunks]
 
@@ -71,7 +71,7 @@ def test_two_chunks_of_the_usual_size_are_one_request_whatever_the_limit_of_a_ba
     write = writing(door, chunks)
     for first in range(5):
         write(0, first, CHUNK_BYTES + 2_000)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     assert [2, 2, 1] == requests.rows
     assert [0, 1, 2, 3, 4] == stored(door, 0)
@@ -87,7 +87,7 @@ def test_a_chunk_waits_neither_for_one_of_another_bucket_nor_for_one_that_is_too
     write(1, 2, WRITTEN_TOGETHER_BYTES - 50)
     assert [1, 1, 1] == requests.rows
     write(1, 3)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     assert [1, 1, 1, 1] == requests.rows
     assert ([0], [1, 2, 3]) == (stored(door, 0), stored(door, 1))
@@ -100,9 +100,13 @@ def test_what_follows_a_chunk_is_called_when_it_is_stored_though_no_other_one_ca
     write = writing(door, chunks)
     seen: list[list[int]] = []
     write(0, 7)
-    chunks.after_these(lambda: seen.append(stored(door, 0)))
+
+    async def look() -> None:
+        seen.append(await portal.in_a_thread(lambda: stored(door, 0)))
+
+    portal.run(chunks.after_these(look))
     write(0, 8)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     (found,) = seen
     assert 7 in found
@@ -126,9 +130,9 @@ def test_no_more_rows_than_the_limit_are_under_way(
     finished = 0
     finish = door.session.finish
 
-    def count(sent: Any) -> Any:
+    async def count(sent: Any) -> Any:
         nonlocal finished
-        found = finish(sent)
+        found = await finish(sent)
         finished += 1
         return found
 
@@ -137,7 +141,7 @@ def test_no_more_rows_than_the_limit_are_under_way(
     for first in range(9):
         write(0, first)
         under_way.append(sum(requests.rows) - finished)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     assert rows == requests.rows
     assert limit >= max(under_way) >= min(limit, 2)
@@ -161,7 +165,7 @@ def test_a_request_of_two_that_its_node_refuses_is_sent_again_one_by_one(
     write = writing(door, chunks)
     write(0, 0)
     write(0, 1)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     assert [2, 1, 1] == requests.rows
     assert [0, 1] == stored(door, 0)
@@ -175,7 +179,7 @@ def test_chunks_of_a_request_that_is_lost_are_sent_again_one_by_one(
     requests.lost = 1
     for first in range(2):
         write(0, first)
-    chunks.flush()
+    portal.run(chunks.flush())
 
     assert [2, 1, 1] == requests.rows
     assert [0, 1] == stored(door, 0)

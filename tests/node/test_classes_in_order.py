@@ -32,6 +32,7 @@ from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Placed
 from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import Door, door_of, payload
 
@@ -145,6 +146,9 @@ class Ticking(ManualClock):
         """Not for less than asked for, whatever is rounded: who waits again would wait for ever."""
         super().wait(seconds + 1e-6)
 
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds + 1e-6)
+
 
 @dataclass
 class Run:
@@ -177,7 +181,7 @@ class Run:
         )
         self.due[priority] = lane
         if is_sealed:
-            assert seal.close(lane, BucketNo(0)) is not None
+            assert portal.run(seal.close(lane, BucketNo(0))) is not None
 
     def lanes_of(self, priority: int) -> list[Lane]:
         fixed = [one for one in self.door.lane.all if one.priority == priority]
@@ -193,64 +197,69 @@ class Run:
     def put(self, priority: int, shard: int, kind: str, count: int) -> None:
         """Put one more bucket into a lane."""
         lane = self.door.lane.sibling(self.door.lane.fixed.lane(priority, shard))
-        bucket = reserve(lane, 1).first
+        bucket = portal.run(reserve(lane, 1)).first
         if kind == "empty":
             return
         size = self.world.sizes[priority]
         bodies = [self.random.randbytes(size) for _ in range(count)]
         packed = Packed(payload=payload(*bodies), message_ids=(None,) * count, delay_us=0)
         placed = Placed(lane=lane.lane_id, bucket=bucket, first=0, packed=packed)
-        assert producer.write(lane, bucket, [placed])
-        kept = producer.prove(lane, bucket, is_written=True).kept
+        assert portal.run(producer.write(lane, bucket, [placed]))
+        kept = portal.run(producer.prove(lane, bucket, is_written=True)).kept
         assert kept is not None
         assert Runs.span(0, count - 1).issubset(kept)
         if kind == "half":
-            lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
+            portal.run(lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us())))
         elif kind != "open":
-            assert seal.close(lane, bucket) is not None
+            assert portal.run(seal.close(lane, bucket)) is not None
         if kind in {"drained", "returned"}:
             self.leave(lane, bucket, kind)
 
     def leave(self, lane: Lane, bucket: BucketNo, kind: str) -> None:
         """Others had it, and have acked it or given it back."""
         other = Claimer(lane=lane, owner="other", run=None, visibility_us=LEASE_US)
-        row = lane.buckets.read(bucket)
+        row = portal.run(lane.buckets.read(bucket))
         assert row is not None
-        claimed, _ = other.claim(bucket, row, BUCKET_SIZE)
+        claimed, _ = portal.run(other.claim(bucket, row, BUCKET_SIZE))
         if kind == "drained":
             self.door.ack(claimed)
         else:
-            give_back(claimed)
+            portal.run(give_back(claimed))
 
     def visible(self) -> Counter[int]:
         """Visible messages by class: all time is over that hides any, but for leases."""
         lanes = [one for at in range(self.world.priorities) for one in self.lanes_of(at)]
         found: Counter[int] = Counter()
-        for lane, count in zip(lanes, self.door.session.map(self.visible_in, lanes), strict=True):
+        for lane, count in zip(
+            lanes, portal.run(self.door.session.map(self.visible_in, lanes)), strict=True
+        ):
             found[lane.priority] += count
         return found
 
-    def visible_in(self, lane: Lane) -> int:
+    async def visible_in(self, lane: Lane) -> int:
         now_us = lane.clock.now_us()
-        end = -(-lane.read_monoton().next_id // lane.bucket_size)
+        end = -(-(await lane.read_monoton()).next_id // lane.bucket_size)
         found = 0
         for number in range(end):
-            row = lane.buckets.read(BucketNo(number))
+            row = await lane.buckets.read(BucketNo(number))
             if row is None or row.value.status is rules.Status.SEALING:
-                found += lane.messages.count(BucketNo(number), now_us=now_us)
+                found += await lane.messages.count(BucketNo(number), now_us=now_us)
             else:
                 found += claimable(row.value, now_us=now_us, max_deliveries=lane.max_deliveries)
         return found
 
     def take(self, step: Step) -> bool:
         """Put, get, and hold the rule; return whether it can be held to it from now on, too."""
-        self.door.session.map(self.fill, step.puts.items())
+        for one in step.puts.items():
+            self.fill(one)
         self.door.clock.advance(step.pause_s)
         before = self.visible()
         self.caplog.clear()
-        claimed = self.readers.get(
-            step.at_most if step.at_most_bytes is None else ID_LIMIT,
-            at_most_bytes=step.at_most_bytes,
+        claimed = portal.run(
+            self.readers.get(
+                step.at_most if step.at_most_bytes is None else ID_LIMIT,
+                at_most_bytes=step.at_most_bytes,
+            )
         )
         if any(one.event in PASSED_OVER for one in self.caplog.records):
             # What does not answer, on a busy machine, is not waited for, and skipped for 5 s (I10).
@@ -323,10 +332,10 @@ def test_the_first_get_of_a_consumer_keeps_the_order_of_classes(
             door.queue.put_many([b"m"] * 10, priority=priority, key=str(key))
     readers = readers_of(door)
 
-    got = by_priority(readers.get(50))
+    got = by_priority(portal.run(readers.get(50)))
 
     assert (45, 50) == (got[4], got.total())
-    assert 15 == by_priority(readers.get(50))[4]
+    assert 15 == by_priority(portal.run(readers.get(50)))[4]
 
 
 @pytest.mark.sample
@@ -336,9 +345,9 @@ def test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers(open_door: Ope
     door = of_own_time(open_door(priorities=2, fairness=0.2, bucket_size=1_000))
     door.queue.put_many([b"low"] * 60)
     door.queue.put_many([b"high"] * 60, priority=1)
-    assert seal.close(door.lane.all[1], BucketNo(0)) is not None
+    assert portal.run(seal.close(door.lane.all[1], BucketNo(0))) is not None
 
-    assert {1: 40, 0: 10} == by_priority(readers_of(door).get(50))
+    assert {1: 40, 0: 10} == by_priority(portal.run(readers_of(door).get(50)))
 
 
 @pytest.mark.sample
@@ -352,7 +361,7 @@ def test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones(
     door.queue.put_many([random.randbytes(2_000) for _ in range(3)], priority=1)
     readers = readers_of(door)
 
-    got = [by_priority(readers.get(ID_LIMIT, at_most_bytes=1_000)) for _ in range(3)]
+    got = [by_priority(portal.run(readers.get(ID_LIMIT, at_most_bytes=1_000))) for _ in range(3)]
 
     assert [1, 1, 1] == [one[1] for one in got]
     assert all(0 < one[0] <= 4 for one in got)

@@ -16,6 +16,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.message import time_of
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
 
@@ -97,7 +98,7 @@ def test_a_time_that_is_none_is_refused_by_its_flag(cli: CommandLine, queue: cas
 
 def test_put_takes_a_time_to_live(cli: CommandLine, queue: cassieq.Queue) -> None:
     assert 0 == cli("put", queue.name, "x", "--ttl", "2h").code
-    (chunk,) = queue._lane.messages.scan(BucketNo(0))
+    (chunk,) = portal.run(queue._lane.messages.scan(BucketNo(0)))
     lives_us = (chunk.expires_us or 0) - chunk.enqueued_us
     assert 7_200_000_000 <= lives_us < 7_260_000_000
     refused = cli("put", queue.name, "x", "--ttl", "0s")

@@ -11,6 +11,7 @@ from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair.findings import VerifyReport
+from cassieq_spark.store import portal
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice
 
@@ -26,7 +27,7 @@ def cli(cassandra: EmbeddedCassandra) -> CommandLine:
 
 def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, door: Door) -> None:
     door.queue.put(b"m")
-    door.lane.buckets.insert(BucketNo(0), sealing(now_us=door.clock.now_us()))
+    portal.run(door.lane.buckets.insert(BucketNo(0), sealing(now_us=door.clock.now_us())))
     foreseen = [cli("repair", door.queue.name, "--dry-run", "--json") for _ in range(2)]
     done = cli("repair", door.queue.name, "--json")
 
@@ -51,8 +52,8 @@ def test_a_terminal_shows_how_far_it_is_and_a_pipe_does_not(
 
 def test_a_full_pass_sweeps_below_the_repair_pointer(cli: CommandLine, door: Door) -> None:
     door.put(b"m")
-    door.ack(door.reader().get(10))
-    door.lane.pointers.advance(Pointer.REPAIR, 1)
+    door.ack(portal.run(door.reader().get(10)))
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, 1))
 
     assert 0 == cli("repair", door.queue.name, "--json").object["queues"][0]["swept"]
     assert 1 == cli("repair", door.queue.name, "--full", "--json").object["queues"][0]["swept"]
@@ -63,7 +64,7 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
     well = cli("repair", door.queue.name, "--verify", "--json")
     assert (0, [], 1) == (well.code, well.object["findings"], well.object["messages"])
 
-    door.lane.change_bucket(bucket, lambda row, *_: leased_twice(row, Runs.span(0, 0)))
+    portal.run(door.lane.change_bucket(bucket, lambda row, *_: leased_twice(row, Runs.span(0, 0))))
     ill, text = (cli("repair", door.queue.name, "--verify", *more) for more in (("--json",), ()))
     assert (1, ["message_in_two_states"]) == (
         ill.code,

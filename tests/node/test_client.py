@@ -20,6 +20,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import admin
+from cassieq_spark.store import portal
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def test_stats_tell_the_places_of_messages_apart(door: Door) -> None:
     door.put_batch(0, b"a", b"b", b"c")
     door.put(b"open")
     door.put(b"later", delay_s=60)
-    claimed = door.reader().get(2)
+    claimed = portal.run(door.reader().get(2))
     stats = door.queue.stats()
     counts = (stats.visible, stats.invisible, stats.delayed, stats.dead)
     assert (2, 2, 1, 0) == counts
@@ -170,7 +171,7 @@ def test_forget_sink_knows_whose_sink_it_is(open_door: OpenDoor) -> None:
         door.client.forget_sink(other.queue.name, who.sink_id)
     assert [b"a"] == door.drain()
 
-    door.lane.pointers.advance(Pointer.REPAIR, DELETED)
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, DELETED))
     door.client.forget_sink(other.queue.name, who.sink_id)
     assert 1 == other.commit(
         other.identity("r2", sink_id=who.sink_id),

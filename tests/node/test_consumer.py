@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +16,7 @@ from cassieq_spark.errors import OptionInvalid, StoreTimeout
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import consumer as module
 from cassieq_spark.queue.settle import ack_buffer
-from cassieq_spark.store import cas, session
+from cassieq_spark.store import cas, portal, session
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
@@ -271,13 +272,13 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
     begun, extended = threading.Event(), threading.Event()
     settle = module.settle_in_background
 
-    def settle_later(
+    async def settle_later(
         operation: str, lane: Lane, receipts: Collection[Receipt], action: Action
-    ) -> Any:
+    ) -> list[Receipt]:
         if isinstance(action, Extend) and action.never_sooner:  # as a renewal asks, and no program
             begun.set()
-            assert extended.wait(60)
-        return settle(operation, lane, receipts, action)
+            assert await portal.in_a_thread(partial(extended.wait, 60))
+        return await settle(operation, lane, receipts, action)
 
     with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
         assert consumer.get(wait=30) is not None
@@ -301,13 +302,17 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
 def test_acks_that_a_flush_could_not_store_are_stored_later(
     door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
+    """A Ctrl-C ends the flush, and not what is under way."""
     monkeypatch.setattr(ack_buffer, "ACK_WITHIN_S", 600)
     for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
     put(door, 1)
 
     def fail() -> None:
-        raise error("on purpose")
+        if error is KeyboardInterrupt:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        else:
+            raise error("on purpose")
 
     with door.queue.consumer(visibility_timeout=3_600) as consumer:
         message = consumer.get(wait=30)
@@ -350,11 +355,11 @@ def test_an_error_that_is_over_is_not_told_later(
     getter = door.queue._work.getter
     get, failed = getter.get, []
 
-    def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
+    async def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
         if not failed:
             failed.append(True)
             raise StoreTimeout("once")
-        return get(lane, wanted)
+        return await get(lane, wanted)
 
     monkeypatch.setattr(getter, "get", fail_once)
     with door.queue.consumer() as consumer:

@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.store import row
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
@@ -44,6 +44,9 @@ class Hurried:
 
     def wait(self, seconds: float) -> None:
         self._base.wait(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._base.sleep(seconds)
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_a_hint_is_written_once_for_a_bucket_and_a_minute(door: Door) -> None:
     spent = cost(door, lambda: door.queue.get(1, visibility_timeout=600))
     assert 0 == spent["write_hint"]
     minute = minute_of(door.lane.clock.now_us() + 600_000_000)
-    assert (minute, 0) in door.lane.hints.read(minute - 1, minute + 1)
+    assert (minute, 0) in portal.run(door.lane.hints.read(minute - 1, minute + 1))
     assert 1 == cost(door, lambda: door.queue.get(1, visibility_timeout=900))["write_hint"]
 
 
@@ -134,7 +137,9 @@ def test_a_hint_that_was_not_answered_is_written_again(door: Door) -> None:
     to_the_next_minute(door)
     backlog(door, 100)
     now_us = door.lane.clock.now_us()
-    door.lane.hints.begin_write([(0, now_us + 600_000_000)], now_us=now_us)  # nobody waits for it
+    portal.run(
+        door.lane.hints.begin_write([(0, now_us + 600_000_000)], now_us=now_us)
+    )  # nobody waits for it
     assert 1 == cost(door, lambda: door.queue.get(1, visibility_timeout=600))["write_hint"]
 
 
@@ -150,13 +155,15 @@ def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
     backlog(mine, 199)
     (message,) = mine.queue.get(1)
 
-    def another_is_faster(_attempt: int = 0) -> float:
+    def another_is_faster() -> None:
         theirs.queue.ack(theirs.queue.get(1))
-        return 0.0
+
+    async def pause(_seconds: float) -> None:
+        await portal.outside(another_is_faster)
 
     another_is_faster()
     with monkeypatch.context() as patched:
-        patched.setattr(row, "race_pause_s", another_is_faster)
+        patched.setattr(mine.session.clock, "sleep", pause)
         spent = cost(mine, lambda: mine.queue.ack(message))
     assert 3 == spent["update_bucket"]
 

@@ -12,6 +12,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair import findings
+from cassieq_spark.store import portal
 from cassieq_spark.store.side_by_side import WIDTH
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
@@ -92,7 +93,7 @@ def test_t21_a_get_goes_on_with_all_others_and_says_which_row_it_cannot_read(
     batches(door, b"a", b"b", b"c")
     spoil(door, 1)
     assert [b"a", b"c"] == door.drain()
-    assert [] == door.reader().get(10)
+    assert [] == portal.run(door.reader().get(10))
     told = [one for one in caplog.records if one.message.startswith("bucket_row_corrupt")]
     assert told
     assert "bucket=1" in told[0].message
@@ -113,7 +114,7 @@ def test_t21_no_pointer_passes_a_row_that_cannot_be_read_and_it_is_delivered_whe
         for _ in range(2):
             one.clock.advance(3_600)
             assert any("bucket 1 " in what for what in one.client.repair(one.queue.name).problems)
-    pointers = door.lane.read_pointers()
+    pointers = portal.run(door.lane.read_pointers())
     assert (1, 1) == (pointers.reader, pointers.repair)
     spoil.restore(door, 1)
     assert [b"b"] == other.drain()
@@ -155,7 +156,7 @@ def test_t21_looks_pass_over_it_and_count_it(door: Door, spoil: Spoiler) -> None
     assert {"sealed": 2, "corrupt": 1} == door.queue.stats().buckets
     assert 2 == door.queue.stats().visible
     assert [b"a", b"c"] == [one.body for one in door.queue.peek(10)]
-    assert 2 == door.reader().count(10)
+    assert 2 == portal.run(door.reader().count(10))
 
 
 def test_t21_repair_heals_the_buckets_beside_it_and_names_it(
@@ -300,7 +301,7 @@ def test_t21_one_sink_that_cannot_be_read_hides_no_others_batch(door: Door) -> N
     half = left_half_way(door, b"a", b"b", b"c")
     spoil_sink(door, half[1].who.sink_id)
     assert [b"a", b"c"] == door.drain()
-    assert [] == door.reader().get(10)
+    assert [] == portal.run(door.reader().get(10))
     assert Status.PREPARED is door.value(half[1].buckets[0][0]).status
     assert 0 == door.queue.stats().visible
 
@@ -351,11 +352,11 @@ def test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_fo
     unanswered = half[0].who.sink_id
     door.session.interceptor = Unanswered(door, unanswered)
     reader = door.reader()
-    assert [b"b"] == door.bodies(reader.get(10))
+    assert [b"b"] == door.bodies(portal.run(reader.get(10)))
     with pytest.raises(StoreError):
-        reader.get(10)
+        portal.run(reader.get(10))
     door.session.interceptor = None
-    assert [b"a"] == door.bodies(reader.get(10))
+    assert [b"a"] == door.bodies(portal.run(reader.get(10)))
 
 
 class Unanswered:
@@ -381,8 +382,8 @@ def test_t21_a_commit_of_a_stream_tells_its_driver(door: Door, spoil: Spoiler) -
     who = half[0].who
     result = door.task(who, 1, b"next")
     with pytest.raises(RowCorrupt):
-        transaction.commit(door.lane, who, 1, [result])
-    stored = door.store.sinks.read(who.sink_id)
+        portal.run(transaction.commit(door.lane, who, 1, [result]))
+    stored = portal.run(door.store.sinks.read(who.sink_id))
     assert stored is not None
     assert 0 == stored.value.last
 
@@ -398,7 +399,7 @@ def test_t21_what_came_back_while_its_row_could_not_be_read_is_found_by_the_next
     spoil(door, 0)
     for one in (door, other):
         one.clock.advance(3_600)
-    other.reader().count(1)
+    portal.run(other.reader().count(1))
     spoil.restore(door, 0)
     door.client.repair(door.queue.name)
     assert [b"m"] == other.drain()

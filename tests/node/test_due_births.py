@@ -14,6 +14,7 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.recent import Recent
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash
@@ -33,7 +34,7 @@ def at(door: Door, seconds: float) -> datetime:
 
 def count(lane: Lane) -> int:
     """How many messages are in its first bucket, which nobody has sealed."""
-    return sum(row.count for row in lane.messages.scan(BucketNo(0)))
+    return sum(row.count for row in portal.run(lane.messages.scan(BucketNo(0))))
 
 
 def the_due_lane(door: Door, seconds: float, priority: int = 0) -> Lane:
@@ -83,7 +84,7 @@ def test_what_is_due_soon_or_was_due_goes_to_an_ordinary_lane(
 ) -> None:
     door = open_door(linger=0)
     door.queue.put(b"m", due_at=at(door, late_s))
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]
     door.clock.advance(max(0, late_s) + 90)
     assert [b"m"] == [message.body for message in door.queue.get()]
 
@@ -99,7 +100,7 @@ def test_what_is_due_much_later_goes_to_the_due_lane_of_its_period_and_class(
     door.queue.put(b"c", priority=1, **{how: due})
 
     lane = the_due_lane(door, 300 * DAY_S, 1)
-    assert [lane] == schedule.begun_and_later(door.lane)[1]
+    assert [lane] == portal.run(schedule.begun_and_later(door.lane))[1]
     assert 3 == count(lane)
     assert 1 == lane.priority
 
@@ -130,12 +131,12 @@ def test_a_birth_that_dies_at_any_statement_stops_no_other(
     door.queue.put(b"m", due_at=due_at)
 
     lane = the_due_lane(door, 2 * DAY_S)
-    assert [lane] == schedule.begun_and_later(door.lane)[1]
+    assert [lane] == portal.run(schedule.begun_and_later(door.lane))[1]
 
 
 def close_period(door: Door, lane: Lane) -> None:
     assert lane.due is not None
-    door.lane.pointers.advance(Pointer.SCHEDULE_CLOSED, lane.due.period + 1)
+    portal.run(door.lane.pointers.advance(Pointer.SCHEDULE_CLOSED, lane.due.period + 1))
 
 
 def test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere(
@@ -147,8 +148,8 @@ def test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere(
 
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
-    assert lane.monotons.find() is None
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert portal.run(lane.monotons.find()) is None
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]
     assert 1 == count(door.lane)
 
 
@@ -162,9 +163,9 @@ def test_a_birth_in_a_closed_period_leaves_what_another_has_begun_to_use(
     lane, others = (the_due_lane(one, 2 * DAY_S) for one in (door, other))
 
     def another_uses_it() -> None:
-        row = others.monotons.read()
+        row = portal.run(others.monotons.read())
         assert row is not None
-        others.monotons.update(row, Monoton(next_id=lane.bucket_size, reserved_us=1))
+        portal.run(others.monotons.update(row, Monoton(next_id=lane.bucket_size, reserved_us=1)))
         close_period(door, lane)
 
     if is_heard:
@@ -174,8 +175,8 @@ def test_a_birth_in_a_closed_period_leaves_what_another_has_begun_to_use(
         door.faults.before("insert_monoton", another_uses_it, after=1)
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
-    assert [lane] == schedule.begun_and_later(door.lane)[1]
-    assert lane.bucket_size == lane.read_monoton().next_id
+    assert [lane] == portal.run(schedule.begun_and_later(door.lane))[1]
+    assert lane.bucket_size == portal.run(lane.read_monoton()).next_id
     assert 1 == count(door.lane)
 
 
@@ -183,12 +184,12 @@ def test_a_birth_of_a_lane_that_is_acked_is_undone(open_door: OpenDoor) -> None:
     """A late copy of an INSERT would open it again: what is put there is ambiguous for ever."""
     door = open_door()
     lane = the_due_lane(door, 2 * DAY_S)
-    lane.pointers.advance(Pointer.REPAIR, DELETED)
+    portal.run(lane.pointers.advance(Pointer.REPAIR, DELETED))
 
     door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
-    assert lane.monotons.find() is None
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert portal.run(lane.monotons.find()) is None
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]
     assert 1 == count(door.lane)
 
 
@@ -197,13 +198,13 @@ def test_a_lane_that_was_closed_since_its_birth_takes_nothing_more(open_door: Op
     due_at = at(door, 2 * DAY_S)
     door.queue.put_many([b"a", b"b"], due_at=due_at)
     lane = the_due_lane(door, 2 * DAY_S)
-    row = lane.monotons.read()
+    row = portal.run(lane.monotons.read())
     assert row is not None
-    lane.monotons.update(row, Monoton(next_id=2, reserved_us=1, is_closed=True))
+    portal.run(lane.monotons.update(row, Monoton(next_id=2, reserved_us=1, is_closed=True)))
 
     door.queue.put(b"c", due_at=due_at)
 
-    assert 2 == lane.read_monoton().next_id
+    assert 2 == portal.run(lane.read_monoton()).next_id
     assert 1 == count(door.lane)
 
 
@@ -212,15 +213,15 @@ def test_a_birth_in_a_deleted_queue_says_so_and_leaves_nothing(open_door: OpenDo
     due_at, lane, first = at(door, 2 * DAY_S), the_due_lane(door, 2 * DAY_S), door.lane
 
     def delete() -> None:
-        first.pointers.advance(Pointer.REPAIR, DELETED)
+        portal.run(first.pointers.advance(Pointer.REPAIR, DELETED))
 
     door.faults.before("add_to_schedule", delete)
     with pytest.raises(QueueDeleted):
         door.queue.put(b"m", due_at=due_at)
-    assert lane.monotons.find() is None
+    assert portal.run(lane.monotons.find()) is None
     assert lane.due is not None
     year = lane.due.year(first.settings.period_us)
-    assert [] == first.store.schedules.drop(first.lane_id, year)
+    assert [] == portal.run(first.store.schedules.drop(first.lane_id, year))
 
 
 def test_a_birth_whose_insert_is_not_answered_is_settled(open_door: OpenDoor) -> None:
@@ -235,4 +236,4 @@ def test_a_schedule_that_cannot_be_written_stores_nothing(open_door: OpenDoor) -
     door.faults.plan("add_to_schedule", Fault.REFUSE)
     with pytest.raises(CassieqError):
         door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]

@@ -13,6 +13,7 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.message import time_of
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
@@ -52,7 +53,9 @@ def finish(door: Door, passes: int = 4) -> None:
 
 def rows_of(lane: Lane, due: Lane) -> list[DueLane]:
     assert due.due is not None
-    return lane.store.schedules.of_year(lane.lanes[0], due.due.year(lane.settings.period_us))
+    return portal.run(
+        lane.store.schedules.of_year(lane.lanes[0], due.due.year(lane.settings.period_us))
+    )
 
 
 @pytest.mark.invariant("I1")
@@ -171,10 +174,10 @@ def test_a_period_that_is_over_and_drained_is_finished_and_leaves_no_row(
 
     finish(door)
 
-    assert lane.monotons.find() is None
-    assert lane.pointers.read().is_deleted
+    assert portal.run(lane.monotons.find()) is None
+    assert portal.run(lane.pointers.read()).is_deleted
     assert [] == rows_of(door.lane, lane)
-    pointers = door.lane.read_pointers()
+    pointers = portal.run(door.lane.read_pointers())
     assert lane.due is not None
     assert lane.due.period < pointers.schedule <= pointers.schedule_closed
     assert [] == door.client.verify(door.queue.name).findings
@@ -194,9 +197,9 @@ def test_one_message_that_is_left_holds_back_no_other_lane(open_door: OpenDoor) 
     finish(door)
 
     assert [first.due] == rows_of(door.lane, first)
-    assert second.pointers.read().is_deleted
+    assert portal.run(second.pointers.read()).is_deleted
     assert first.due is not None
-    assert first.due.period == door.lane.read_pointers().schedule
+    assert first.due.period == portal.run(door.lane.read_pointers()).schedule
     door.queue.ack(held)
     finish(door)
     assert [] == rows_of(door.lane, first)
@@ -234,7 +237,7 @@ def test_an_end_that_dies_at_any_statement_is_finished_by_the_next_pass(
             door.clock.advance(60)
     finish(door)
 
-    assert lane.monotons.find() is None
+    assert portal.run(lane.monotons.find()) is None
     assert lane.due not in rows_of(door.lane, lane)
     assert [b"left"] == bodies(door.queue.get())
 
@@ -247,15 +250,15 @@ def test_a_look_at_a_lane_that_has_ended_moves_nothing(open_door: OpenDoor) -> N
     door.queue.put(b"m", due_at=at(door, DAY_S))
     door.clock.advance(DAY_S + 120)
     reader = Reader(lane, owner="test", run=None, visibility_us=30_000_000)
-    assert 1 == len(reader.get(1))
-    before = lane.read_pointers().reader
-    lane.pointers.advance(Pointer.REPAIR, DELETED)
-    assert [] == reader.get(1)  # its ids are there still: repair was killed there
-    row = lane.monotons.read()
+    assert 1 == len(portal.run(reader.get(1)))
+    before = portal.run(lane.read_pointers()).reader
+    portal.run(lane.pointers.advance(Pointer.REPAIR, DELETED))
+    assert [] == portal.run(reader.get(1))  # its ids are there still: repair was killed there
+    row = portal.run(lane.monotons.read())
     assert row is not None
-    lane.monotons.delete(row)
-    assert [] == reader.get(1)
-    assert before == lane.read_pointers().reader
+    portal.run(lane.monotons.delete(row))
+    assert [] == portal.run(reader.get(1))
+    assert before == portal.run(lane.read_pointers()).reader
 
 
 @pytest.mark.usefixtures("still_time")
@@ -287,14 +290,16 @@ def test_a_lane_without_a_monoton_row_is_closed_before_it_is_finished(open_door:
     door = open_door(**QUICK)
     lane = the_due_lane(door, DAY_S)
     assert lane.due is not None
-    door.store.schedules.add(door.lane.lane_id, lane.due, period_us=lane.settings.period_us)
+    portal.run(
+        door.store.schedules.add(door.lane.lane_id, lane.due, period_us=lane.settings.period_us)
+    )
     door.clock.advance(DAY_S)
     before = door.counts
 
     finish(door)
 
     assert 1 == (door.counts - before)["insert_monoton"]
-    assert lane.pointers.read().is_deleted
+    assert portal.run(lane.pointers.read()).is_deleted
 
 
 def test_a_producer_that_slept_through_the_end_puts_elsewhere(open_door: OpenDoor) -> None:
@@ -308,7 +313,7 @@ def test_a_producer_that_slept_through_the_end_puts_elsewhere(open_door: OpenDoo
     door.faults.before("read_monoton", sleep, after=2)  # the first two are of the first lane
     door.queue.put(b"m", due_at=at(door, DAY_S))
 
-    assert lane.pointers.read().is_deleted
+    assert portal.run(lane.pointers.read()).is_deleted
     assert [b"m"] == bodies(door.queue.get())
 
 
@@ -341,10 +346,12 @@ def test_a_deletion_takes_what_is_scheduled_with_it(open_door: OpenDoor) -> None
 
     door.queue.delete()
 
-    assert lane.monotons.find() is None
-    assert lane.pointers.read().is_deleted
+    assert portal.run(lane.monotons.find()) is None
+    assert portal.run(lane.pointers.read()).is_deleted
     assert [] == rows_of(first, lane)
-    assert [] == [bucket for at, bucket in door.store.everything.messages() if at == lane.lane_id]
+    assert [] == [
+        bucket for at, bucket in portal.run(door.store.everything.messages()) if at == lane.lane_id
+    ]
     with pytest.raises(QueueDeleted):
         door.queue.put(b"m", due_at=at(door, 2 * DAY_S))
 
@@ -364,7 +371,7 @@ def test_a_deletion_that_dies_at_any_statement_is_finished(
 
     door.client.repair()
 
-    assert lane.monotons.find() is None
+    assert portal.run(lane.monotons.find()) is None
     assert [] == rows_of(first, lane)
 
 
@@ -373,12 +380,12 @@ def test_a_full_pass_removes_what_a_birth_left_in_a_deleted_queue(open_door: Ope
     lane, first = the_due_lane(door, DAY_S), door.lane
     door.queue.delete()
     assert lane.due is not None
-    door.store.schedules.add(first.lane_id, lane.due, period_us=lane.settings.period_us)
+    portal.run(door.store.schedules.add(first.lane_id, lane.due, period_us=lane.settings.period_us))
 
     door.client.repair(full=True)
 
     assert [] == rows_of(first, lane)
-    assert lane.pointers.read().is_deleted
+    assert portal.run(lane.pointers.read()).is_deleted
 
 
 def test_a_full_pass_leaves_the_schedules_of_other_queues(open_door: OpenDoor) -> None:
@@ -387,7 +394,7 @@ def test_a_full_pass_leaves_the_schedules_of_other_queues(open_door: OpenDoor) -
     lane = the_due_lane(other, DAY_S)
     one.client.repair(one.queue.name, full=True)
     assert [lane.due] == rows_of(other.lane, lane)
-    assert [lane] == schedule.begun_and_later(other.lane)[1]
+    assert [lane] == portal.run(schedule.begun_and_later(other.lane))[1]
 
 
 # --- dead letters ------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.inspect.stats import browse
+from cassieq_spark.queue.inspect.visible import browse
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash, to_the_next_minute
 
@@ -51,7 +52,7 @@ def test_a_message_lives_to_the_end_of_its_minute_and_is_then_seen_by_nobody(
     to_the_next_minute(door)
     assert 2 == door.queue.stats().visible
     assert {b"long", b"for ever"} == {one.body for one in door.queue.peek()}
-    assert {b"long", b"for ever"} == {one.body for one in browse(door.lane)}
+    assert {b"long", b"for ever"} == {one.body for one in portal.iterate(browse(door.lane))}
     assert [b"for ever", b"long"] == door.drain()
 
 
@@ -60,7 +61,7 @@ def test_a_time_to_live_counts_from_when_the_message_is_due(door: Door) -> None:
     door.queue.put(b"later", delay=3_600, ttl=60)
     door.clock.advance(3_601)
     assert [b"later"] == [one.body for one in door.queue.peek()]
-    seal.close(door.lane, door.lane.read_pointers().reader)
+    portal.run(seal.close(door.lane, portal.run(door.lane.read_pointers()).reader))
     assert [b"later"] == [one.body for one in door.queue.get(visibility_timeout=5)]
     door.clock.advance(180)
     assert [] == door.queue.get()
@@ -86,7 +87,7 @@ def test_expired_messages_are_counted_and_dropped_by_the_claim_that_meets_them(
     door: Door,
 ) -> None:
     door.queue.put_many([b"a", b"b"], ttl=1)
-    seal.close(door.lane, door.lane.read_pointers().reader)
+    portal.run(seal.close(door.lane, portal.run(door.lane.read_pointers()).reader))
     door.clock.advance(61)
     before = metrics.MESSAGES_EXPIRED.value
     assert [] == door.queue.get()
@@ -99,7 +100,7 @@ def test_expired_messages_are_dead_letters_where_the_queue_asks_for_it(
 ) -> None:
     door, target = with_dead_letters(open_door)
     message_id = door.queue.put(b"late", ttl=1, tag="t", headers={"k": "v"})
-    seal.close(door.lane, door.lane.read_pointers().reader)
+    portal.run(seal.close(door.lane, portal.run(door.lane.read_pointers()).reader))
     door.clock.advance(61)
     assert [] == door.queue.get()
     assert 1 == door.queue.stats().dead
@@ -139,7 +140,9 @@ def test_u7_retention_ends_for_a_bucket_that_nobody_reads(open_door: OpenDoor) -
     door.queue.put(b"first")
     door.clock.advance(DAY_S / 2)
     bucket = 0
-    door.write(door.lane.read_pointers().reader, 5, b"last")  # half a day later, the same bucket
+    door.write(
+        portal.run(door.lane.read_pointers()).reader, 5, b"last"
+    )  # half a day later, the same bucket
     door.clock.advance(DAY_S / 2 + 1)
     assert {b"first", b"last"} == {one.body for one in door.queue.peek()}
     assert (1, 0) == ((did := repaired(door)).closed_expired, did.expired)
@@ -236,7 +239,7 @@ def test_a_repair_whose_answer_is_lost_loses_and_repeats_nothing(
 def _an_expired_and_a_live_one(door: Door) -> None:
     door.queue.put_many([b"late"], ttl=1)
     door.queue.put(b"live")
-    seal.close(door.lane, door.lane.read_pointers().reader)
+    portal.run(seal.close(door.lane, portal.run(door.lane.read_pointers()).reader))
     door.clock.advance(61)
 
 

@@ -12,6 +12,7 @@ from cassieq_spark.errors import DataLoss
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.model.sizes import MAX_CHUNK_MESSAGES
 from cassieq_spark.queue.fetch import OFFSETS_PER_READ, Planned, fetch
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo
@@ -31,7 +32,7 @@ def planned(door: Door, bucket: BucketNo, runs: Runs) -> Planned:
 def offsets(door: Door, plan: list[Planned]) -> list[int]:
     """What came, in the order in which it came."""
     found: list[int] = []
-    for part in fetch(door.store, door.lane.queue, door.lane.fixed, plan):
+    for part in portal.iterate(fetch(door.store, door.lane.queue, door.lane.fixed, plan)):
         span = Runs.span(part.chunk.first, part.chunk.first + part.chunk.count - 1)
         found += (span if part.keep is None else part.keep).offsets()
     return found

@@ -11,12 +11,13 @@ from cassieq_spark.model.pointer import MINUTE_US, minute_of
 from cassieq_spark.queue.get import finished
 from cassieq_spark.queue.get.begin import POINTERS_FOR_S
 from cassieq_spark.queue.get.finished import KEPT_BUCKETS, LEARN_EVERY_S, STUCK_FOR_S, Finished
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.hints import FEW_MINUTES
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cassieq_spark.store.tables.hints import Hints
     from tests.fixtures.queues import Door, OpenDoor
@@ -45,11 +46,11 @@ def looks(door: Door, monkeypatch: pytest.MonkeyPatch) -> list[list[BucketNo]]:
 
     def begin(
         hints: Hints, first: int, last: int, from_bucket: BucketNo = FIRST_BUCKET
-    ) -> Callable[[], list[tuple[int, BucketNo]]]:
+    ) -> Callable[[], Awaitable[list[tuple[int, BucketNo]]]]:
         begun = begin_read(hints, first, last, from_bucket)
 
-        def read() -> list[tuple[int, BucketNo]]:
-            rows = begun()
+        async def read() -> list[tuple[int, BucketNo]]:
+            rows = await begun()
             if hints._session is door.session:
                 found.append([bucket for _, bucket in rows])
             return rows
@@ -94,7 +95,7 @@ def test_what_others_have_finished_is_read_once(
 ) -> None:
     work(other, *(b"%d" % number for number in range(BUCKETS)))
     reader = door.reader()
-    spent = [cost(door, lambda: reader.get(1))["read_bucket"] for _ in range(3)]
+    spent = [cost(door, lambda: portal.run(reader.get(1)))["read_bucket"] for _ in range(3)]
     assert BUCKETS == spent[0]
     assert [0, 0] == spent[1:]
     assert [BUCKETS, 0, 0] == [len(look) for look in looks]
@@ -128,7 +129,7 @@ def test_buckets_that_were_finished_before_are_learned_where_hints_are_many(
     assert [] == other.queue.get()  # the time pointer passes their hints
     work(other, *(b"%d" % number for number in range(BUCKETS)))
     reader = door.reader()
-    read = [cost(door, lambda: reader.get(1))["read_bucket"] for _ in range(3)]
+    read = [cost(door, lambda: portal.run(reader.get(1)))["read_bucket"] for _ in range(3)]
     assert [BUCKETS + BUCKETS - 2, 0, 0] == read
     assert [BUCKETS, 0, 0] == [len(look) for look in looks]
 
@@ -141,10 +142,10 @@ def test_a_bucket_that_is_leased_is_not_learned_of_at_each_look(
     monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
     work_behind_a_lease(other)
     reader = door.reader()
-    read = [cost(door, lambda: reader.get(1))["read_bucket"] for _ in range(4)]
+    read = [cost(door, lambda: portal.run(reader.get(1)))["read_bucket"] for _ in range(4)]
     assert [BUCKETS + 1, 0, 0, 0] == read
     door.clock.advance(STUCK_FOR_S)
-    assert 1 == cost(door, lambda: reader.get(1))["read_bucket"]
+    assert 1 == cost(door, lambda: portal.run(reader.get(1)))["read_bucket"]
     assert {BUCKETS} == {len(look) for look in looks}
 
 
@@ -156,15 +157,15 @@ def test_a_row_that_is_only_to_be_learned_of_keeps_no_get_from_its_answer(
     monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
     work_behind_a_lease(other)
     reader = door.reader()
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     door.clock.advance(STUCK_FOR_S)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=10)
     asked: list[int] = []
     door.faults.before("read_bucket", lambda: asked.append(1))
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     assert asked  # for that row alone
     assert reader.is_sure
-    assert not reader.quiet.may_find()
+    assert not portal.run(reader.quiet.may_find())
 
 
 @pytest.mark.invariant("I9")
@@ -218,8 +219,12 @@ def test_a_read_of_hints_leaves_out_buckets_below_only(door: Door, minutes: int)
     first = (minute_of(now_us) // 60 + 1) * 60 - 1  # the last minute of an hour
     asked = range(first, first + minutes)
     hints = [(BucketNo(bucket), at * MINUTE_US) for at in asked for bucket in (3, 7, 9)]
-    door.lane.hints.write(hints, now_us=now_us)
-    found = door.lane.hints.begin_read(first, asked[-1], BucketNo(7))()
+    portal.run(door.lane.hints.write(hints, now_us=now_us))
+
+    async def read() -> list[tuple[int, BucketNo]]:
+        return await door.lane.hints.begin_read(first, asked[-1], BucketNo(7))()
+
+    found = portal.run(read())
     wanted = [(at, bucket) for at in asked for bucket in (7, 9)]
     assert wanted == [hint for hint in found if hint[1] >= 7]
     if minutes <= FEW_MINUTES:

@@ -16,6 +16,7 @@ from cassieq_spark.model.lanes import shard_of
 from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
 from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Away
 from tests.fixtures.queues import Crash, crash
@@ -47,7 +48,7 @@ def test_a_queue_has_a_lane_for_each_priority_and_shard(open_door: OpenDoor) -> 
     assert [(at // 4, at % 4) for at in range(12)] == [
         door.lane.fixed.class_and_shard(lane) for lane in door.lane.lanes
     ]
-    assert all(lane.monotons.read() is not None for lane in door.lane.all)
+    assert all(portal.run(lane.monotons.read()) is not None for lane in door.lane.all)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_repair_drops_finished_buckets_of_all_lanes_and_finds_nothing_broken(
     assert [] == report.problems
     [done] = report.queues
     assert done.dropped >= 4
-    assert 4 == sum(lane.read_pointers().repair > 0 for lane in door.lane.all)
+    assert 4 == sum(portal.run(lane.read_pointers()).repair > 0 for lane in door.lane.all)
     assert [] == client.verify(door.queue.name).findings
 
 
@@ -305,13 +306,13 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
         door.queue.put(b"m", priority=number % 2, key=str(number))
     client.delete_queue(door.queue.name)
 
-    assert all(lane.pointers.read().is_deleted for lane in lanes)
-    assert all(lane.monotons.find() is None for lane in lanes)
+    assert all(portal.run(lane.pointers.read()).is_deleted for lane in lanes)
+    assert all(portal.run(lane.monotons.find()) is None for lane in lanes)
     for priority in range(2):
         with pytest.raises(QueueDeleted):
             door.queue.put(b"m", priority=priority)
     with pytest.raises(QueueDeleted):
-        Readers(lanes[0], owner="test", run=None, visibility_us=10**6).get(1)
+        portal.run(Readers(lanes[0], owner="test", run=None, visibility_us=10**6).get(1))
 
 
 @pytest.mark.invariant("I1")
@@ -323,7 +324,7 @@ def test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked(
     lanes, marked = door.lane.all, []
     door.faults.before(
         "delete_monoton",
-        lambda: marked.append([lane.pointers.read().is_deleted for lane in lanes]),
+        lambda: marked.append([portal.run(lane.pointers.read()).is_deleted for lane in lanes]),
     )
     door.faults.before("advance_pointer", crash, after=19)
 
@@ -338,10 +339,10 @@ def test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked(
 def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: OpenDoor) -> None:
     """Its INSERT has landed late, and somebody puts into a lane that is not the first."""
     door = open_door(priorities=2)
-    unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
+    unused = {lane.lane_id: portal.run(lane.monotons.find()) for lane in door.lane.all}
     door.queue.put(b"kept", priority=1)
 
-    reserve.give_up(door.store, unused)
+    portal.run(reserve.give_up(door.store, unused))
 
     assert [b"kept"] == bodies(door.queue.get())
     door.queue.put(b"more", priority=1)
@@ -350,10 +351,10 @@ def test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up(open_door: 
 @pytest.mark.invariant("I10")
 def test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others(open_door: OpenDoor) -> None:
     door = open_door(priorities=2)
-    unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
+    unused = {lane.lane_id: portal.run(lane.monotons.find()) for lane in door.lane.all}
     door.queue.put(b"low")
 
-    reserve.give_up(door.store, unused)
+    portal.run(reserve.give_up(door.store, unused))
 
     door.queue.put(b"high", priority=1)
     assert {b"low", b"high"} == {message.body for message in drained(door.queue)}
@@ -364,10 +365,10 @@ def test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended(open_door:
     """Its creator dies on the way, and a copy of the row's INSERT lands where the row was."""
     door = open_door(priorities=2)
     first = door.lane.first
-    made = first.monotons.find()
+    made = portal.run(first.monotons.find())
     assert made is not None
-    assert reserve.close_unused(door.store, first.lane_id, made)
-    first.monotons.insert(made.value)
+    assert portal.run(reserve.close_unused(door.store, first.lane_id, made))
+    portal.run(first.monotons.insert(made.value))
 
     with pytest.raises(QueueDeleted):
         door.queue.put(b"m", priority=1)
@@ -376,14 +377,14 @@ def test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended(open_door:
 @pytest.mark.invariant("I1")
 def test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane(open_door: OpenDoor) -> None:
     door = open_door(priorities=2)
-    unused = {lane.lane_id: lane.monotons.find() for lane in door.lane.all}
+    unused = {lane.lane_id: portal.run(lane.monotons.find()) for lane in door.lane.all}
 
-    reserve.give_up(door.store, unused)
+    portal.run(reserve.give_up(door.store, unused))
 
     for priority in range(2):
         with pytest.raises(QueueDeleted):
             door.queue.put(b"m", priority=priority)
-    assert all(lane.pointers.read().is_deleted for lane in door.lane.all)
-    found = read_row(door.store, door.queue.name)
+    assert all(portal.run(lane.pointers.read()).is_deleted for lane in door.lane.all)
+    found = portal.run(read_row(door.store, door.queue.name))
     assert found is not None
     assert QueueStatus.DELETING is found.value.status

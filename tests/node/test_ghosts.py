@@ -10,6 +10,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.testing.faults import Fault
 
@@ -24,7 +25,9 @@ FIRST = BucketNo(0)
 def sealing_sent_twice(door: Door) -> Stored[Bucket]:
     """The row that the first copy makes; the second stays on its way until `land`."""
     door.faults.plan("insert_bucket", Fault.LATE)
-    outcome = door.lane.buckets.insert(FIRST, rules.sealing(now_us=door.lane.clock.now_us()))
+    outcome = portal.run(
+        door.lane.buckets.insert(FIRST, rules.sealing(now_us=door.lane.clock.now_us()))
+    )
     assert isinstance(outcome, Applied)
     return outcome.now
 
@@ -70,14 +73,14 @@ def test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost(open_door: Open
     helper.write(FIRST, 1, b"late")
 
     def seal_truly_and_drop() -> None:
-        slow.lane.buckets.fill(FIRST, row, true)
+        portal.run(slow.lane.buckets.fill(FIRST, row, true))
         live_and_drop(other, slow)
 
     helper.faults.before("fill_bucket", seal_truly_and_drop)
-    assert producer._prove(helper.lane, FIRST, is_written=True) is None
+    assert portal.run(producer._prove(helper.lane, FIRST, is_written=True)) is None
     ghost = slow.value(0)
     assert (Status.SEALED, ((0, 1),)) == (ghost.status, ghost.manifest.pairs)
-    assert producer._prove(helper.lane, FIRST, is_written=True) is None
+    assert portal.run(producer._prove(helper.lane, FIRST, is_written=True)) is None
 
 
 @pytest.mark.invariant("I3")

@@ -14,13 +14,14 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
 from cassieq_spark.queue.find import LaneSpec, find_row, look_again
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.schedules import Schedules
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash, drain
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.lanes import DueLane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.queues import QueueRow
     from cassieq_spark.testing import EmbeddedCassandra
@@ -37,11 +38,11 @@ def is_behind(monkeypatch: pytest.MonkeyPatch, name: str, row: Stored[QueueRow] 
     """From now on the home shows this row under this name."""
     find, find_all = Queues.find, Queues.find_all
 
-    def found(self: Queues, asked: str) -> Stored[QueueRow] | None:
-        return row if asked == name else find(self, asked)  # type: ignore[arg-type]
+    async def found(self: Queues, asked: str) -> Stored[QueueRow] | None:
+        return row if asked == name else await find(self, asked)  # type: ignore[arg-type]
 
-    def all_found(self: Queues) -> list[QueueRow]:
-        others = [one for one in find_all(self) if one.name != name]
+    async def all_found(self: Queues) -> list[QueueRow]:
+        others = [one for one in await find_all(self) if one.name != name]
         return others if row is None else [*others, row.value]
 
     monkeypatch.setattr(Queues, "find", found)
@@ -49,7 +50,7 @@ def is_behind(monkeypatch: pytest.MonkeyPatch, name: str, row: Stored[QueueRow] 
 
 
 def row_of(door: Door) -> Stored[QueueRow]:
-    row = door.store.queues.read(door.lane.queue)
+    row = portal.run(door.store.queues.read(door.lane.queue))
     assert row is not None
     return row
 
@@ -89,7 +90,7 @@ def test_p21_an_ended_queue_that_is_still_shown_is_gone(
     with pytest.raises(cassieq.QueueNotFound):
         door.client.queue(door.queue.name)
     with pytest.raises(cassieq.QueueDeleted):
-        look_again(door.lane)
+        portal.run(look_again(door.lane))
     assert door.queue.name not in {one.queue for one in door.client.repair().queues}
     assert door.queue.name not in {one.queue for one in door.client.verify().findings}
     door.client.repair(dry_run=True)
@@ -132,8 +133,8 @@ def test_p21_half_a_row_is_none(door: Door) -> None:
         f"UPDATE {keyspace}.queue SET status = 'active', writer = uuid() WHERE name = %s IF writer = null",  # noqa: S608, E501
         (name,),
     )
-    assert door.store.queues.find(door.lane.queue) is not None
-    assert find_row(door.store, name) is None  # type: ignore[arg-type]
+    assert portal.run(door.store.queues.find(door.lane.queue)) is not None
+    assert portal.run(find_row(door.store, name)) is None  # type: ignore[arg-type]
     assert name not in {one.name for one in door.client.queues()}
     door.session._session.execute(
         f"DELETE FROM {keyspace}.queue WHERE name = %s IF EXISTS",  # noqa: S608
@@ -159,9 +160,12 @@ def test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue(
     door.clock.advance(30 * 3_600)  # its period is over: its home has closed the lane
     door.client.repair()
 
+    async def nothing(*_: object) -> list[DueLane]:
+        return []
+
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(door.session, "datacenter", "elsewhere")
-        elsewhere.setattr(Schedules, "of_year", lambda *_: [])
+        elsewhere.setattr(Schedules, "of_year", nothing)
         assert [] == door.client.repair(full=True).problems
 
     assert [b"m"] == [message.body for message in drain(door.queue)]

@@ -21,6 +21,7 @@ from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
 from cassieq_spark.queue.inspect.look import look
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
 from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def buckets(door: Door) -> dict[int, BucketFacts]:
     now_us = door.lane.clock.now_us()
     return {
         bucket: facts.bucket_facts(door.lane, bucket, row, waiting, now_us=now_us)
-        for bucket, row, waiting in stats.live_rows(door.lane)
+        for bucket, row, waiting in portal.iterate(stats.live_rows(door.lane))
     }
 
 
@@ -47,7 +48,7 @@ def leases(door: Door) -> list[LeaseFacts]:
     now_us = door.lane.clock.now_us()
     return [
         one
-        for bucket, row, _ in stats.live_rows(door.lane, scans=False)
+        for bucket, row, _ in portal.iterate(stats.live_rows(door.lane, scans=False))
         if row is not None
         for one in facts.lease_facts(door.lane, bucket, row.value, now_us=now_us)
     ]
@@ -160,7 +161,9 @@ def test_a_ghost_is_in_no_view(open_door: OpenDoor) -> None:
         other.queue.get()
         other.clock.advance(60)
         assert 1 == other.client.repair(other.queue.name).queues[0].dropped
-        other.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=other.lane.clock.now_us()))
+        portal.run(
+            other.lane.buckets.insert(BucketNo(0), rules.sealing(now_us=other.lane.clock.now_us()))
+        )
 
     looking.faults.before("read_bucket", drop_and_come_back)
     assert 0 not in buckets(looking)
@@ -176,23 +179,25 @@ def test_a_bucket_that_is_dropped_while_it_is_looked_into_is_not_looked_at(
     bucket = other.reserve()
     other.write(bucket, 0, b"m")
     other.faults.plan("insert_bucket", Fault.LATE)
-    other.lane.buckets.insert(bucket, rules.sealing(now_us=other.lane.clock.now_us()))
+    portal.run(other.lane.buckets.insert(bucket, rules.sealing(now_us=other.lane.clock.now_us())))
 
     def drop_and_come_back() -> None:
         seal_and_drop(other)
         other.faults.land()
         ghost = other.row(bucket)
         assert ghost is not None
-        other.lane.buckets.fill(
-            bucket,
-            ghost,
-            rules.sealed(
-                ghost.value,
-                manifest=Runs.span(0, 0),
-                due_us={},
-                size_bytes=1,
-                now_us=other.lane.clock.now_us(),
-            ),
+        portal.run(
+            other.lane.buckets.fill(
+                bucket,
+                ghost,
+                rules.sealed(
+                    ghost.value,
+                    manifest=Runs.span(0, 0),
+                    due_us={},
+                    size_bytes=1,
+                    now_us=other.lane.clock.now_us(),
+                ),
+            )
         )
 
     looking.faults.before("scan_messages", drop_and_come_back)
@@ -211,10 +216,10 @@ def seal_and_drop(door: Door) -> None:
 
 def test_a_queue_shows_its_settings_and_what_it_has_handed_out(door: Door) -> None:
     door.put(b"m")
-    row = door.store.queues.read(door.lane.queue)
+    row = portal.run(door.store.queues.read(door.lane.queue))
     assert row is not None
 
-    found = facts.queue_facts(door.store, row.value)
+    found = portal.run(facts.queue_facts(door.store, row.value))
 
     assert (10, 0) == (found.next_id, found.pointers.repair if found.pointers else None)
     assert {one.name for one in fields(QueueSettings)} <= set(QUEUES.schema.names)
@@ -233,8 +238,8 @@ def test_a_queue_whose_deletion_was_interrupted_is_shown_as_that(door: Door) -> 
     [row] = rows("queues")
     assert ("deleting", None, None) == (
         row.status.value,
-        facts.queue_facts(door.store, row).next_id,
-        facts.queue_facts(door.store, row).pointers,
+        portal.run(facts.queue_facts(door.store, row)).next_id,
+        portal.run(facts.queue_facts(door.store, row)).pointers,
     )
     assert [] == rows("stats")
     door.client.delete_queue(door.queue.name)
@@ -263,7 +268,7 @@ def test_a_look_counts_and_draws_by_reading_each_bucket_once(
         for _ in range(4):
             queue.put_many([b"x"] * 10, priority=priority)
     assert 15 == len(queue.get(15))
-    lane = open_lane(client.store, checked_name(queue_name))
+    lane = portal.run(open_lane(client.store, checked_name(queue_name)))
 
     def reads(work: Callable[[], object]) -> dict[str, int]:
         before = metrics.STATEMENTS.values
@@ -271,15 +276,15 @@ def test_a_look_counts_and_draws_by_reading_each_bucket_once(
         after = metrics.STATEMENTS.values
         return {name: after[name] - before.get(name, 0) for name in after}
 
-    counted = reads(lambda: stats.stats(lane))
-    looked = reads(lambda: look(lane, most_lanes=32, most_buckets=200))
+    counted = reads(lambda: portal.run(stats.stats(lane)))
+    looked = reads(lambda: portal.run(look(lane, most_lanes=32, most_buckets=200)))
 
-    found = look(lane, most_lanes=32, most_buckets=200)
+    found = portal.run(look(lane, most_lanes=32, most_buckets=200))
     assert 15 == sum(lease.messages for one in found.lanes for lease in one.leases)
-    assert 65 == found.stats.visible == stats.stats(lane).visible
+    assert 65 == found.stats.visible == portal.run(stats.stats(lane)).visible
     assert sum(found.stats.buckets.values()) == sum(len(one.buckets) for one in found.lanes) > 7
     rows = {name for name in counted if counted[name] and OF_BUCKETS.search(name)}
     assert len(rows) > 1
     assert {name: counted[name] for name in rows} == {name: looked[name] for name in rows}
-    cut = look(lane, most_lanes=1, most_buckets=3)
+    cut = portal.run(look(lane, most_lanes=1, most_buckets=3))
     assert (1, 3, 65) == (len(cut.lanes), len(cut.lanes[0].buckets), cut.stats.visible)

@@ -13,6 +13,7 @@ from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Away, Fault
 from tests.fixtures.queues import to_the_next_minute
 
@@ -54,7 +55,7 @@ def test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another(
 ) -> None:
     door = open_door(priorities=2, fairness=0, linger=2)
     door.queue.put(b"low")
-    seal.close(door.lane.all[0], BucketNo(0))
+    portal.run(seal.close(door.lane.all[0], BucketNo(0)))
     door.queue.put(b"high", priority=1)
 
     assert [b"low"] == [message.body for message in door.queue.get(1)]
@@ -68,7 +69,7 @@ def test_a_lane_that_takes_no_hint_holds_up_no_other(open_door: OpenDoor) -> Non
     door.queue.put_many([b"low"] * 2)
     assert [b"low"] == [message.body for message in door.queue.get(1)]  # the other's hint is there
     door.queue.put(b"high", priority=1)
-    seal.close(door.lane.all[1], BucketNo(0))
+    portal.run(seal.close(door.lane.all[1], BucketNo(0)))
     door.faults.plan("write_hint", Fault.TIMEOUT_BEFORE, times=100_000)
 
     assert [b"low"] == [message.body for message in door.queue.get(1)]
@@ -107,13 +108,13 @@ def test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found(
     door.queue.put(b"high", priority=1)
     door.faults.unreachable(0, lane=door.lane.lanes[1], how=Away.TIMES_OUT)
     puts = iter([lambda: None, lambda: None, lambda: other.queue.put(b"low")])
-    wait = door.clock.wait
+    sleep = door.clock.sleep
 
-    def put_meanwhile(seconds: float) -> None:
-        next(puts, lambda: None)()
-        wait(seconds)
+    async def put_meanwhile(seconds: float) -> None:
+        await portal.in_a_thread(next(puts, lambda: None))
+        await sleep(seconds)
 
-    door.clock.wait = put_meanwhile  # type: ignore[method-assign]  # between two rounds
+    door.clock.sleep = put_meanwhile  # type: ignore[method-assign]  # between two rounds
     began = door.clock.monotonic()
 
     assert [b"low"] == [message.body for message in door.queue.get(1)]
@@ -172,7 +173,8 @@ def test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority(open_door: O
         door.queue.put_many([chance.randbytes(1_000) for _ in range(200)], priority=priority)
     some = readers(door)
     found = sum(
-        (by_priority(some.get(ID_LIMIT, at_most_bytes=20_000)) for _ in range(5)), Counter()
+        (by_priority(portal.run(some.get(ID_LIMIT, at_most_bytes=20_000))) for _ in range(5)),
+        Counter(),
     )
 
     assert found[1] > 3 * found[0] > 0
@@ -183,7 +185,7 @@ def test_a_claim_of_everything_begins_with_the_highest_priority(open_door: OpenD
     for priority in range(2):
         door.queue.put_many([b"m"] * 10, priority=priority)
 
-    claimed = readers(door).get(ID_LIMIT)
+    claimed = portal.run(readers(door).get(ID_LIMIT))
 
     assert {0: 10, 1: 10} == by_priority(claimed)
     assert 1 == claimed[0].lane.priority
@@ -194,7 +196,7 @@ def test_a_get_of_higher_priorities_is_quiet_by_those_alone(open_door: OpenDoor)
     door.queue.put(b"low")
     some = readers(door)
 
-    assert [] == some.get(1, at_least=1)
+    assert [] == portal.run(some.get(1, at_least=1))
     assert some.is_quiet
 
 

@@ -11,6 +11,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Extend, TakeOver
 from cassieq_spark.queue.settle import batches, settle
+from cassieq_spark.store import portal
 from tests.fixtures.queues import Door
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ def door(open_door: OpenDoor) -> Door:
 def take_over(door: Door, message: Message) -> None:
     assert message.proof is not None
     action = TakeOver(run=new_uuid(), visibility_us=VISIBILITY_S * SECOND_US)
-    batches.take_over(door.lane, FIRST, [message.proof.lease_id], action)
+    portal.run(batches.take_over(door.lane, FIRST, [message.proof.lease_id], action))
 
 
 def renew(door: Door, message: Message) -> None:
     assert message.proof is not None
     action = Extend(visibility_us=VISIBILITY_S * SECOND_US)
-    settle.settle_bucket(door.lane, FIRST, settle.of_leases([message.proof.lease_id], action))
+    portal.run(
+        settle.settle_bucket(door.lane, FIRST, settle.of_leases([message.proof.lease_id], action))
+    )
 
 
 VERBS: Final[dict[str, Callable[[Door, Message], object]]] = {
@@ -73,7 +76,7 @@ def test_t5_a_lease_lasts_its_whole_time_though_its_row_was_waited_for(
     until_us = lease_of(door).until_us
     assert until_us > door.clock.now_us() + 0.9 * VISIBILITY_S * SECOND_US
     minute = minute_of(until_us)
-    assert (minute, FIRST) in door.lane.hints.read(minute, minute)
+    assert (minute, FIRST) in portal.run(door.lane.hints.read(minute, minute))
 
 
 def test_t5_a_lease_that_was_taken_over_too_late_is_taken_over_again(door: Door) -> None:
@@ -97,7 +100,7 @@ def test_t5_what_is_always_taken_over_too_late_is_left_at_last_and_found_by_othe
     def time_passes() -> None:
         for one in (door, other):
             one.clock.advance(OUTAGE_S)
-        other.reader().count(1)  # which moves the time pointer on
+        portal.run(other.reader().count(1))  # which moves the time pointer on
 
     for at in range(10):
         door.faults.before("update_bucket", time_passes, after=at)

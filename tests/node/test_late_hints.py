@@ -23,6 +23,7 @@ from cassieq_spark.queue.get.time_pointer import TimePointer
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.cleanup import close_gaps
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from tests.fixtures.queues import Door, cost, payload
 
@@ -50,21 +51,21 @@ def time_passes(*doors: Door, seconds: float = LONG_S) -> None:
     for one in doors:
         one.clock.advance(seconds)
     last = doors[-1]
-    last.reader().count(1)
+    portal.run(last.reader().count(1))
     now_us = last.clock.now_us()
-    assert last.lane.pointers.read().time >= minute_of(now_us) - 2
+    assert portal.run(last.lane.pointers.read()).time >= minute_of(now_us) - 2
 
 
 def batch(door: Door, buckets: int, *, delay_s: float) -> TaskResult:
     """Written, not committed: all of it delayed."""
     who = door.identity()
     door.task(who, 0)
-    with door.bulk_writer(who, 1) as bulk:
+    with portal.entered(door.bulk_writer(who, 1)) as bulk:
         writer = bulk.of(door.lane.lane_id)
         due_us = door.clock.now_us() + int(delay_s * SECOND_US)
         for _ in range(buckets):
-            writer.add(payload(*[b"m"] * 10), 10, [due_us] * 10)
-        return TaskResult(who=who, epoch=1, buckets=bulk.finish())
+            portal.run(writer.add(payload(*[b"m"] * 10), 10, [due_us] * 10))
+        return TaskResult(who=who, epoch=1, buckets=portal.run(bulk.finish()))
 
 
 @pytest.mark.invariant("I1")
@@ -78,7 +79,7 @@ def test_t4_what_fell_due_before_its_batch_was_committed_is_got_at_once(
     assert buckets * 10 == other.queue.stats().visible
     found = []
     # By small gets: the first of each bucket lets the reader pointer pass it.
-    while claimed := other.reader().get(4):
+    while claimed := portal.run(other.reader().get(4)):
         found += other.bodies(claimed)
         other.ack(claimed)
     assert buckets * 10 == len(found)
@@ -107,9 +108,9 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
         for one in (door, other):
             one.clock.advance(LONG_S)
         scan, now_us = scan_of(other), other.lane.clock.now_us()
-        hints = TimePointer(other.lane).hints(scan.pointers, now_us)
-        Scanner(other.lane)._look_at_hints(scan, hints, None, now_us=now_us)
-        assert hinted == other.lane.pointers.read().time
+        hints = portal.run(TimePointer(other.lane).hints(scan.pointers, now_us))
+        portal.run(Scanner(other.lane)._look_at_hints(scan, hints, None, now_us=now_us))
+        assert hinted == portal.run(other.lane.pointers.read()).time
 
     door.faults.before("update_bucket", sleep)
     door.commit(result.who, 0, result)
@@ -121,26 +122,26 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
 def test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again(door: Door, other: Door) -> None:
     bucket = door.put(b"m", delay_s=60)
     door.faults.before("fill_bucket", lambda: time_passes(door, other))
-    closed = seal.close(door.lane, bucket)
+    closed = portal.run(seal.close(door.lane, bucket))
     assert closed is not None
     assert closed.row.value.delayed
-    close_gaps(
-        other.lane
+    portal.run(
+        close_gaps(other.lane)
     )  # a look that claims nothing: the reader pointer passes what is not fresh
-    assert other.lane.read_pointers().reader > bucket
+    assert portal.run(other.lane.read_pointers()).reader > bucket
     assert [b"m"] == other.drain()
 
 
 @pytest.mark.usefixtures("still_time")
 def test_t4_a_cas_in_time_writes_no_second_hint(door: Door) -> None:
     bucket = door.put(b"m", delay_s=60)
-    assert 1 == cost(door, lambda: seal.close(door.lane, bucket))["write_hint"]
+    assert 1 == cost(door, lambda: portal.run(seal.close(door.lane, bucket)))["write_hint"]
 
 
 def scan_of(door: Door) -> Scan:
-    monoton = door.lane.monotons.read()
+    monoton = portal.run(door.lane.monotons.read())
     assert monoton is not None
-    pointers = door.lane.read_pointers()
+    pointers = portal.run(door.lane.read_pointers())
     return Scan(pointers=pointers, monoton=monoton.value, looked_at=door.clock.monotonic())
 
 
@@ -148,15 +149,17 @@ def rule(door: Door, message: Message) -> None:
     """As a Spark program's verdict does."""
     proof = proof_of(message)
     release = Release(due_us=soon_us(door))
-    settle.settle_bucket(
-        door.lane, FIRST, {proof.lease_id: {release: Runs.span(proof.first, proof.last)}}
+    portal.run(
+        settle.settle_bucket(
+            door.lane, FIRST, {proof.lease_id: {release: Runs.span(proof.first, proof.last)}}
+        )
     )
 
 
 def of_its_lease(door: Door, message: Message, action: Action) -> None:
     """As a streaming query does."""
     lease_ids = [proof_of(message).lease_id]
-    settle.settle_bucket(door.lane, FIRST, settle.of_leases(lease_ids, action))
+    portal.run(settle.settle_bucket(door.lane, FIRST, settle.of_leases(lease_ids, action)))
 
 
 def proof_of(message: Message) -> Receipt:
@@ -198,9 +201,9 @@ def test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again(
 def test_t4_a_hint_is_never_written_behind_the_present_minute(door: Door) -> None:
     """The time pointer may be past it, and then nobody reads it."""
     now_us = door.clock.now_us()
-    door.lane.hints.write([(FIRST, now_us - 600 * SECOND_US)], now_us=now_us)
+    portal.run(door.lane.hints.write([(FIRST, now_us - 600 * SECOND_US)], now_us=now_us))
     minute = minute_of(now_us)
-    assert [(minute, FIRST)] == door.lane.hints.read(minute - 20, minute)
+    assert [(minute, FIRST)] == portal.run(door.lane.hints.read(minute - 20, minute))
 
 
 @pytest.mark.long
@@ -215,9 +218,9 @@ def test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now(open_door:
         chunk = ChunkRow(
             first=at, count=1, payload=payload(b"m"), enqueued_us=now_us, due_us=due_us
         )
-        chunks.write(door.place(bucket), chunk)
-    chunks.flush()
-    seal.close(door.lane, bucket)
+        portal.run(chunks.write(door.place(bucket), chunk))
+    portal.run(chunks.flush())
+    portal.run(seal.close(door.lane, bucket))
     before = {group.due_us for group in door.value(bucket).delayed}
     (one,) = door.queue.get(1)
 
@@ -226,5 +229,5 @@ def test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now(open_door:
     later = sorted({group.due_us for group in door.value(bucket).delayed} - before)
     assert len(later) > 1_000
     hours = range(minute_of(later[0]), minute_of(later[-1]) + 1)
-    hinted = {minute for minute, _ in door.lane.hints.read(hours[0], hours[-1])}
+    hinted = {minute for minute, _ in portal.run(door.lane.hints.read(hours[0], hours[-1]))}
     assert {minute_of(due_us) for due_us in later} <= hinted

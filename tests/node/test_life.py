@@ -10,6 +10,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
@@ -36,7 +37,9 @@ def crash() -> None:
 
 def messages_in(lane: Lane, buckets: int) -> int:
     return sum(
-        chunk.count for bucket in range(buckets) for chunk in lane.messages.scan(BucketNo(bucket))
+        chunk.count
+        for bucket in range(buckets)
+        for chunk in portal.run(lane.messages.scan(BucketNo(bucket)))
     )
 
 
@@ -63,10 +66,10 @@ def test_altered_settings_are_seen_by_who_has_the_queue_open(open_door: OpenDoor
 def test_what_may_not_change_is_refused_by_name(
     door: Door, changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    before = door.store.queues.read(door.lane.queue)
+    before = portal.run(door.store.queues.read(door.lane.queue))
     with pytest.raises(error, match=says):
         door.client.alter_queue(door.queue.name, **changes)
-    assert before == door.store.queues.read(door.lane.queue)
+    assert before == portal.run(door.store.queues.read(door.lane.queue))
 
 
 def test_a_cycle_of_dead_letter_queues_is_refused_where_it_would_close(door: Door) -> None:
@@ -223,8 +226,8 @@ def test_a_deletion_whose_answers_are_lost_is_one_deletion(door: Door) -> None:
     for step in ("update_queue", "delete_bucket", "delete_monoton", "delete_queue"):
         door.faults.plan(step, Fault.TIMEOUT_AFTER)
     door.queue.delete()
-    assert door.store.queues.read(door.lane.queue) is None
-    assert door.lane.monotons.read() is None
+    assert portal.run(door.store.queues.read(door.lane.queue)) is None
+    assert portal.run(door.lane.monotons.read()) is None
 
 
 def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> None:
@@ -234,7 +237,7 @@ def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> No
     door.faults.before("delete_queue", crash)
     with pytest.raises(Crash):
         doomed.delete()
-    found = door.store.queues.read(doomed._known_lane.queue)
+    found = portal.run(door.store.queues.read(doomed._known_lane.queue))
     assert found is not None
     assert QueueStatus.DELETING is found.value.status
     with pytest.raises(cassieq.QueueNotFound, match="dead-letter queue"):
@@ -273,7 +276,10 @@ def test_a_deletion_that_another_client_carries_to_its_end_spares_the_next_queue
 def test_a_purge_drops_a_transaction_whose_committer_died_behind_the_commit(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
+    async def dies(*_: object) -> None:
+        """Nothing is done any more."""
+
+    monkeypatch.setattr(transaction, "_roll_forward_if_possible", dies)
     door.put_batch(0, b"a", b"b")
     assert 2 == door.queue.purge()
     assert [] == door.queue.get()

@@ -14,7 +14,7 @@ from cassieq_spark.queue.inspect import stats as looks
 from cassieq_spark.repair import dry_run as dry_runs
 from cassieq_spark.repair import redrive as redrives
 from cassieq_spark.repair import verify as verifies
-from cassieq_spark.store import cas, session
+from cassieq_spark.store import cas, portal, session
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.testing.faults import Away, Fault
 from tests.fixtures.queues import Door, OpenDoor
@@ -104,7 +104,7 @@ def test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take(
 
     monkeypatch.setattr(Buckets, "read", away_then)
     wanted = redrives.RedriveRequest(to=target.queue._lane.queue, at_most=10)
-    done = redrives.redrive(door.lane, wanted)
+    done = portal.run(redrives.redrive(door.lane, wanted))
     assert 10 == done.moved
     assert NAMED.format(0) in done.problems[0]
 
@@ -118,7 +118,7 @@ def test_t5_peek_shows_what_it_can_reach(door: Door, away: int) -> None:
 
 
 def test_t5_peek_says_none_of_nothing_that_did_not_answer(door: Door) -> None:
-    seal.close(door.lane, door.put(b"a"))
+    portal.run(seal.close(door.lane, door.put(b"a")))
     door.faults.unreachable(0)
     with pytest.raises(StoreError, match=NAMED.format(0)):
         door.queue.peek(1)
@@ -142,7 +142,7 @@ def test_t5_verify_looks_at_all_it_can_reach_and_says_what_it_could_not(
     fill(door)
     # A finding behind what is away: the reader pointer is past fresh messages of all four.
     for bucket in range(4):
-        watch.lane.messages.drop(BucketNo(bucket))
+        portal.run(watch.lane.messages.drop(BucketNo(bucket)))
     if statement == "read_bucket":
         door.faults.unreachable(away, how=Away.UNAVAILABLE)
     else:
@@ -204,7 +204,7 @@ def test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_aw
     monkeypatch.setattr(dry_runs, "WINDOW", 2)
     monkeypatch.setattr(apart, "LATER_S", 0.1)
     for _ in range(10):
-        seal.close(door.lane, door.put(b"m"))
+        portal.run(seal.close(door.lane, door.put(b"m")))
     door.faults.unreachable(*range(0, 10, 2))
     began = time.monotonic()
     match look:
@@ -228,7 +228,7 @@ def test_a_look_waits_once_for_open_buckets_that_refuse_to_say_what_they_hold(do
     door.faults.plan("peek_bucket", Fault.TIMEOUT_BEFORE, times=5_000)
     reader = door.reader()
     began = time.monotonic()
-    scan = reader._scanner.scan(1, peeks=True)
+    scan = portal.run(reader._scanner.scan(1, peeks=True))
     assert time.monotonic() - began < 3
     assert {} == scan.peeked
     assert 6 == len(reader._scanner.passed_over)

@@ -20,7 +20,7 @@ from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.work import Where
-from cassieq_spark.store import session
+from cassieq_spark.store import portal, session
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_a_bucket_is_left_when_its_bytes_are_full(open_door: OpenDoor) -> None:
     for _ in range(4):
         door.queue.put(body)
     assert {0: 2, 1: 2} == {
-        bucket: len(door.lane.messages.scan(BucketNo(bucket))) for bucket in (0, 1)
+        bucket: len(portal.run(door.lane.messages.scan(BucketNo(bucket)))) for bucket in (0, 1)
     }
 
 
@@ -132,10 +132,10 @@ def test_a_put_of_many_shares_one_proof(open_door: OpenDoor) -> None:
 def test_a_seal_before_any_step_loses_no_put(open_door: OpenDoor, step: str) -> None:
     producer, sealer = open_door(linger=5), open_door(linger=5)
     producer.queue.put(b"early")
-    producer.faults.before(step, lambda: seal.close(sealer.lane, BucketNo(0)))
+    producer.faults.before(step, lambda: portal.run(seal.close(sealer.lane, BucketNo(0))))
     message_id = producer.queue.put(b"late")
     assert [b"early"] == [one.body for one in sealer.queue.get(1)]
-    seal.close(sealer.lane, BucketNo(1))
+    portal.run(seal.close(sealer.lane, BucketNo(1)))
     found = [*sealer.queue.peek(), *sealer.queue.get()]
     assert [b"late", b"late"] == [one.body for one in found]
     assert {message_id} == {one.message_id for one in found}
@@ -199,7 +199,7 @@ def test_p13_a_put_never_creates_a_monoton_row(open_door: OpenDoor) -> None:
     other.queue.delete()
     with pytest.raises(cassieq.QueueDeleted):
         producer.queue.put(b"m")
-    assert producer.lane.monotons.read() is None
+    assert portal.run(producer.lane.monotons.read()) is None
 
 
 def test_r25_a_put_that_sleeps_through_a_deletion_is_told_so(open_door: OpenDoor) -> None:
@@ -208,7 +208,7 @@ def test_r25_a_put_that_sleeps_through_a_deletion_is_told_so(open_door: OpenDoor
     producer.faults.before("read_bucket", other.queue.delete)
     with pytest.raises(cassieq.QueueDeleted):
         producer.queue.put(b"late")
-    assert DELETED == other.lane.pointers.read().repair
+    assert DELETED == portal.run(other.lane.pointers.read()).repair
 
 
 @pytest.mark.invariant("I1")
@@ -222,7 +222,7 @@ def test_r2_a_producer_that_slept_looks_before_it_writes(open_door: OpenDoor) ->
     producer.clock.advance(60)
     message_id = producer.queue.put(b"late")
     assert [message_id] == [one.message_id for one in other.queue.get()]
-    dropped = producer.lane.messages.scan(BucketNo(0))
+    dropped = portal.run(producer.lane.messages.scan(BucketNo(0)))
     assert [] == dropped
 
 
@@ -233,7 +233,7 @@ def test_a_put_that_cannot_be_settled_is_ambiguous_by_name(door: Door) -> None:
     calls: list[Any] = []
 
     class Dead(Producer):
-        def _prove(self, *args: Any, **_: Any) -> None:
+        async def _prove(self, *args: Any, **_: Any) -> None:
             calls.append(args)
 
     door.queue._work.producers.keep(door.lane.lane_id, Dead())
@@ -340,15 +340,17 @@ def test_p15_each_client_has_a_bucket_of_its_own(open_door: OpenDoor) -> None:
     one, other = open_door(), open_door()
     for door in (one, other, one, other):
         door.queue.put(b"m")
-    assert [2, 2] == [len(one.lane.messages.scan(BucketNo(bucket))) for bucket in (0, 1)]
-    assert 0 == one.lane.pointers.read().repair
+    assert [2, 2] == [
+        len(portal.run(one.lane.messages.scan(BucketNo(bucket)))) for bucket in (0, 1)
+    ]
+    assert 0 == portal.run(one.lane.pointers.read()).repair
     assert Pointer.REPAIR.value == "repair"
 
 
 def test_two_handles_of_one_client_share_its_bucket(door: Door) -> None:
     for _ in range(3):
         door.client.queue(door.queue.name).put(b"m")
-    assert 3 == len(door.lane.messages.scan(BucketNo(0)))
+    assert 3 == len(portal.run(door.lane.messages.scan(BucketNo(0))))
 
 
 # --- found by review ------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.claim import Budget
 from cassieq_spark.queue.get.young import FEW, SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed(door: Do
     assert [b"behind"] == door.drain()
     door.clock.advance(GAP_S)
     reader = door.reader()
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     assert [Status.DRAINED] * 4 == [door.value(bucket).status for bucket in range(last + 1)]
-    assert last + 1 == door.lane.pointers.read().reader
+    assert last + 1 == portal.run(door.lane.pointers.read()).reader
 
 
 def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> None:
@@ -50,7 +51,7 @@ def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> No
     door = open_door()
     gap = door.reserve()
     later = door.put(b"later")
-    seal.close(door.lane, later)
+    portal.run(seal.close(door.lane, later))
     door.clock.advance(GAP_S)
     door.reserve()  # the monoton row is young again
     door.drain()
@@ -59,7 +60,7 @@ def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> No
 
 def test_p5_a_young_gap_is_left_alone(door: Door) -> None:
     gap = door.reserve()
-    assert [] == door.reader().get(1)
+    assert [] == portal.run(door.reader().get(1))
     assert door.row(gap) is None
 
 
@@ -69,7 +70,7 @@ def test_r10_one_call_seals_at_most_so_many_young_buckets(door: Door) -> None:
     for number in range(SEALS_PER_CALL + 4):
         door.put(b"%d" % number)
     before = door.counts["insert_bucket"]
-    assert SEALS_PER_CALL == len(door.reader().get(1_000))
+    assert SEALS_PER_CALL == len(portal.run(door.reader().get(1_000)))
     assert before + SEALS_PER_CALL == door.counts["insert_bucket"]
 
 
@@ -79,7 +80,7 @@ LINGER_S = 60
 def look(reader: Reader) -> int:
     """Look once, and wait for nothing; return how many messages were claimed."""
     search = reader.search()
-    claimed = reader.go_round(search, Budget(messages=1_000), None, waits=False)
+    claimed = portal.run(reader.go_round(search, Budget(messages=1_000), None, waits=False))
     return sum(one.lease.runs.count for one in claimed)
 
 
@@ -152,7 +153,7 @@ def test_r10_many_empty_open_buckets_hide_no_message_behind_them(door: Door) -> 
 def test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together(door: Door) -> None:
     door.reserve(30)
     before = door.counts["read_pointers"]
-    door.reader()._scanner.scan(1)
+    portal.run(door.reader()._scanner.scan(1))
     assert before + 2 == door.counts["read_pointers"]
 
 
@@ -168,10 +169,10 @@ def test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap(door: Door) -> 
     """One row says where the block ends: its writer, who is slow, finds the others as they were."""
     who = door.identity()
     door.task(who, 0)  # creates the sink row
-    block = reserve(door.lane, 4)
+    block = portal.run(reserve(door.lane, 4))
     sink = SinkRef(sink_id=who.sink_id, epoch=1, block_end=block.end)
     row = rules.writing(sink, now_us=door.lane.clock.now_us())
-    door.lane.buckets.insert(block.first, row)
+    portal.run(door.lane.buckets.insert(block.first, row))
     door.put(b"behind")
     door.clock.advance(3_600)
 
@@ -196,9 +197,9 @@ def test_p22_what_was_jumped_is_found_when_it_is_committed(door: Door) -> None:
     who = door.identity()
     result = door.task(who, 0, b"x")
     reader = door.reader()
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     door.commit(who, 0, result)
-    assert [b"x"] == door.bodies(reader.get(1))
+    assert [b"x"] == door.bodies(portal.run(reader.get(1)))
 
 
 @pytest.mark.usefixtures("still_time")
@@ -207,9 +208,9 @@ def test_p28_a_reader_that_lost_its_race_goes_to_another_bucket(open_door: OpenD
     slow, quick = open_door(), open_door()
     slow.put_batch(0, b"a")
     slow.put_batch(1, b"b")
-    slow.faults.before("update_bucket", lambda: _is_one(quick.reader().get(1)))
+    slow.faults.before("update_bucket", lambda: _is_one(portal.run(quick.reader().get(1))))
     before = slow.counts["read_monoton"]
-    claimed = slow.reader().get(1)
+    claimed = portal.run(slow.reader().get(1))
     assert [b"b"] == slow.bodies(claimed)
     assert before + 1 == slow.counts["read_monoton"]  # in the same look
 
@@ -220,14 +221,14 @@ def test_a_drained_history_is_not_read_again(door: Door) -> None:
     for number in range(12):
         door.put_batch(number, b"%d" % number)
     assert 12 == len(door.drain())
-    door.reader().get(1)
+    portal.run(door.reader().get(1))
     before = door.counts["read_bucket"]
-    assert [] == door.reader().get(1)
+    assert [] == portal.run(door.reader().get(1))
     hinted = door.counts["read_bucket"] - before
     door.clock.advance(7_200)
-    door.reader().get(1)  # the time pointer passes the hints
+    portal.run(door.reader().get(1))  # the time pointer passes the hints
     before = door.counts["read_bucket"]
-    assert [] == door.reader().get(1)
+    assert [] == portal.run(door.reader().get(1))
     assert 0 == door.counts["read_bucket"] - before <= hinted
 
 
@@ -235,14 +236,14 @@ def test_a_drained_history_is_not_read_again(door: Door) -> None:
 @pytest.mark.invariant("I9")
 def test_r13_the_first_look_begins_at_the_queues_own_minute(door: Door) -> None:
     before = door.counts["read_hints"]
-    door.reader().get(1)
+    portal.run(door.reader().get(1))
     assert door.counts["read_hints"] - before <= 4
 
 
 @pytest.mark.invariant("I10")
 def test_a_trickle_behind_a_long_lease_is_delivered(door: Door) -> None:
     door.put(b"slow")
-    assert 1 == len(door.reader(visibility_s=86_400).get(1))
+    assert 1 == len(portal.run(door.reader(visibility_s=86_400).get(1)))
     for number in range(3):
         door.put(b"%d" % number)
         assert [b"%d" % number] == door.drain()
@@ -251,8 +252,8 @@ def test_a_trickle_behind_a_long_lease_is_delivered(door: Door) -> None:
 def test_a_get_stays_below_its_target(door: Door) -> None:
     door.put_batch(0, b"a", b"b", b"c")
     reader = door.reader()
-    assert [b"a", b"b"] == door.bodies(reader.get(10, below_id=2))
-    assert [] == reader.get(10, below_id=2)
+    assert [b"a", b"b"] == door.bodies(portal.run(reader.get(10, below_id=2)))
+    assert [] == portal.run(reader.get(10, below_id=2))
     assert [b"c"] == door.drain()
 
 
@@ -263,7 +264,7 @@ def test_a_delayed_message_comes_at_its_time_and_counts_from_one(door: Door) -> 
     door.write(bucket, 1, b"later", delay_s=300)
     assert [b"now"] == door.drain()
     door.clock.advance(302)
-    (claimed,) = door.reader().get(5)
+    (claimed,) = portal.run(door.reader().get(5))
     assert (b"later", 1) == (door.bodies([claimed])[0], claimed.lease.delivery_count)
 
 
@@ -280,7 +281,7 @@ def test_p2_a_half_done_seal_is_carried_on_by_the_next_reader(door: Door) -> Non
     bucket = door.put(b"a")
     door.faults.plan("fill_bucket", Fault.REFUSE)
     with pytest.raises(ValueError, match="fill_bucket"):
-        seal.close(door.lane, BucketNo(bucket))
+        portal.run(seal.close(door.lane, BucketNo(bucket)))
     assert Status.SEALING is door.value(bucket).status
     assert [b"a"] == door.drain()
 
@@ -291,10 +292,10 @@ def test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed(door: Do
     bucket = door.put(b"long delivered")
     door.faults.before(
         "read_pointers",
-        lambda: door.lane.pointers.advance(Pointer.REPAIR, bucket + 1),
+        lambda: portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)),
         after=1,
     )
-    assert [] == door.reader().get(1)
+    assert [] == portal.run(door.reader().get(1))
     assert door.row(bucket) is None
 
 
@@ -308,14 +309,14 @@ def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) 
     for number in range(3):
         door.put_batch(number, b"%d" % number, b"more")
     reader = door.reader()
-    assert [b"0", b"more"] == door.bodies(reader.get(2))
-    reader.look_ahead(2)
+    assert [b"0", b"more"] == door.bodies(portal.run(reader.get(2)))
+    portal.run(reader.look_ahead(2))
     before = door.counts["read_monoton"], door.counts["read_bucket"]
-    assert [b"1", b"more"] == door.bodies(reader.get(2))
+    assert [b"1", b"more"] == door.bodies(portal.run(reader.get(2)))
     assert before == (door.counts["read_monoton"], door.counts["read_bucket"])
-    assert [b"2", b"more"] == door.bodies(reader.get(2))
-    assert [] == reader.get(2)
-    assert door.lane.read_pointers().reader > 2
+    assert [b"2", b"more"] == door.bodies(portal.run(reader.get(2)))
+    assert [] == portal.run(reader.get(2))
+    assert portal.run(door.lane.read_pointers()).reader > 2
 
 
 @pytest.mark.invariant("I2")
@@ -326,11 +327,11 @@ def test_what_a_look_ahead_has_seen_and_others_took_goes_to_nobody_twice(
     for number in range(3):
         slow.put_batch(number, b"%d" % number, b"%d again" % number)
     reader = slow.reader()
-    reader.look_ahead(3)
-    taken = quick.bodies(quick.reader().get(3))
+    portal.run(reader.look_ahead(3))
+    taken = quick.bodies(portal.run(quick.reader().get(3)))
     assert [b"0", b"0 again", b"1"] == taken
     found: list[bytes] = []
-    while some := slow.bodies(reader.get(3)):
+    while some := slow.bodies(portal.run(reader.get(3))):
         found += some
     assert [b"1 again", b"2", b"2 again"] == sorted(found)
 
@@ -340,12 +341,12 @@ def test_a_look_ahead_of_something_else_or_of_long_ago_does_not_count(door: Door
     door.put_batch(0, b"a", b"b")
     door.put_batch(1, b"c")
     reader = door.reader(visibility_s=600)
-    reader.look_ahead(1)
+    portal.run(reader.look_ahead(1))
     before = door.counts["read_monoton"]
-    assert [b"a", b"b"] == door.bodies(reader.get(2))
-    reader.look_ahead(1)
+    assert [b"a", b"b"] == door.bodies(portal.run(reader.get(2)))
+    portal.run(reader.look_ahead(1))
     door.clock.advance(60)
-    assert [b"c"] == door.bodies(reader.get(1))
+    assert [b"c"] == door.bodies(portal.run(reader.get(1)))
     assert before + 3 == door.counts["read_monoton"]
 
 
@@ -354,9 +355,9 @@ def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) 
     mine, other = open_door(), open_door()
     mine.put_batch(0, b"a", b"b")
     reader = mine.reader()
-    reader.look_ahead(2)
-    admin.purge(other.lane)
-    assert [] == reader.get(2)
+    portal.run(reader.look_ahead(2))
+    portal.run(admin.purge(other.lane))
+    assert [] == portal.run(reader.get(2))
 
 
 def fill_every_second(door: Door, buckets: int, *, size: int) -> None:
@@ -365,7 +366,7 @@ def fill_every_second(door: Door, buckets: int, *, size: int) -> None:
         bucket = door.reserve()
         for at in range(0, size, 2):
             door.write(bucket, at, b"m")
-        seal.close(door.lane, bucket)
+        portal.run(seal.close(door.lane, bucket))
 
 
 def test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them(
@@ -377,7 +378,7 @@ def test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them(
     monkeypatch.setattr(claim, "RUNS_PER_CALL", 200)
     reader = door.reader()
     sizes = []
-    while claimed := reader.get(10_000):
+    while claimed := portal.run(reader.get(10_000)):
         sizes.append(sum(len(one.lease.runs.pairs) for one in claimed))
     assert 600 == sum(sizes)
     assert 200 + 50 >= max(sizes)
@@ -391,7 +392,7 @@ def test_a_bucket_of_more_runs_than_a_call_may_take_is_claimed_from(
     door = open_door(bucket_size=100)
     fill_every_second(door, 1, size=100)
     monkeypatch.setattr(claim, "RUNS_PER_CALL", 1)
-    assert 50 == sum(one.lease.runs.count for one in door.reader().get(10_000))
+    assert 50 == sum(one.lease.runs.count for one in portal.run(door.reader().get(10_000)))
 
 
 def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
@@ -402,5 +403,5 @@ def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
     fill_every_second(door, 4, size=400)
     monkeypatch.setattr(claim, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
     monkeypatch.setattr(reading, "ROUNDS", 1)
-    claimed = door.reader().get(10_000)
+    claimed = portal.run(door.reader().get(10_000))
     assert {0, 1, 2, 3} == {one.bucket for one in claimed}

@@ -18,6 +18,7 @@ from cassieq_spark.model.dead_letter import HISTORY, headers_of, history_of, mov
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair import redrive
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
@@ -515,7 +516,7 @@ def test_nothing_is_redriven_from_a_ghost(open_door: OpenDoor) -> None:
     )
 
     def drop() -> None:
-        graves.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
+        portal.run(graves.lane.pointers.advance(Pointer.REPAIR, bucket + 1))
 
     graves.faults.before("update_bucket", drop)
     done = graves.client.redrive(graves.queue.name)

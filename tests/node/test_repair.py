@@ -15,6 +15,7 @@ from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.message import time_of, us_of
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables import claims
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
@@ -255,7 +256,7 @@ def test_p14_what_lands_after_the_drop_stays_shadowed(door: Door) -> None:
     door.clock.advance(60)
     assert 1 == door.client.repair(door.queue.name).queues[0].dropped
     door.write(FIRST, 0, b"late")
-    assert [] == door.lane.messages.scan(FIRST)
+    assert [] == portal.run(door.lane.messages.scan(FIRST))
 
 
 @pytest.mark.parametrize("step", ["drop_messages", "advance_pointer", "delete_bucket"])
@@ -271,7 +272,7 @@ def test_a_drop_that_dies_before_any_step_is_finished_by_the_next(
     other.clock.advance(60)
     other.client.repair(other.queue.name)
     assert [] == other.queue.get()
-    assert 3 == other.lane.pointers.read().repair
+    assert 3 == portal.run(other.lane.pointers.read()).repair
     other.queue.put(b"new")
     assert [b"new"] == [one.body for one in other.queue.get()]
 
@@ -339,7 +340,7 @@ def test_r14_the_row_of_a_move_goes_when_the_move_is_over(open_door: OpenDoor) -
     door.queue.get()
     (part,) = door.value(0).dead
     door.client.repair(door.queue.name)
-    assert door.store.sinks.read(f"dead:{part.set_id}") is None
+    assert portal.run(door.store.sinks.read(f"dead:{part.set_id}")) is None
     assert [b"m"] == [one.body for one in target.get()]
 
 

@@ -12,6 +12,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
+from cassieq_spark.store import portal
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash
 
@@ -36,10 +37,10 @@ def repair(door: Door, *, full: bool = False) -> QueueRepair:
 def once(door: Door, *bodies: bytes, commits: bool = True) -> str:
     """A ``df.write`` without an id."""
     sink_id = f"once:{door.queue.name}:{len(bodies)}"
-    begun = transaction.begin_once(door.lane, sink_id)
+    begun = portal.run(transaction.begin_once(door.lane, sink_id))
     result = door.task_once(begun, *bodies)
     if commits:
-        transaction.commit_once(door.lane, begun, [result])
+        portal.run(transaction.commit_once(door.lane, begun, [result]))
     return sink_id
 
 
@@ -132,7 +133,7 @@ def test_r3_a_writer_that_says_it_is_alive_is_left_alone(door: Door) -> None:
     who = door.identity()
     result = door.task(who, 0, b"a")
     door.clock.advance(3_600)
-    door.store.heartbeats.beat(who.sink_id, ttl_s=60)
+    portal.run(door.store.heartbeats.beat(who.sink_id, ttl_s=60))
     assert 0 == repair(door).aborted
     assert 1 == door.commit(who, 0, result)
     assert [b"a"] == door.drain()
@@ -173,10 +174,10 @@ def test_the_row_of_a_write_without_an_id_goes_when_all_of_it_is_visible(
     sink_id = f"once:{door.queue.name}:2"
     assert 0 == repair(other).sinks_ended
     assert [b"a", b"b"] == other.drain()
-    assert other.store.sinks.read(sink_id) is not None
+    assert portal.run(other.store.sinks.read(sink_id)) is not None
     other.clock.advance(REST_S)
     assert 1 == repair(other).sinks_ended
-    assert other.store.sinks.read(sink_id) is None
+    assert portal.run(other.store.sinks.read(sink_id)) is None
 
 
 @pytest.mark.invariant("I7")
@@ -188,7 +189,7 @@ def test_a_write_without_an_id_that_nobody_commits_becomes_void_with_its_row(doo
     assert [] == door.drain()
     door.clock.advance(REST_S)
     assert 1 == repair(door).sinks_ended
-    assert door.store.sinks.read(sink_id) is None
+    assert portal.run(door.store.sinks.read(sink_id)) is None
     assert {"void"} >= door.queue.stats().buckets.keys()
 
 
@@ -197,7 +198,7 @@ def test_the_row_of_a_stream_stays(door: Door) -> None:
     door.put_batch(0, b"a")
     door.clock.advance(3_600)
     assert 0 == repair(door).sinks_ended
-    assert door.store.sinks.read(door.identity().sink_id) is not None
+    assert portal.run(door.store.sinks.read(door.identity().sink_id)) is not None
 
 
 def test_p24_the_row_of_a_move_whose_mover_died_at_its_end_goes(open_door: OpenDoor) -> None:
@@ -209,15 +210,17 @@ def test_p24_the_row_of_a_move_whose_mover_died_at_its_end_goes(open_door: OpenD
     door.faults.before("delete_sink", crash)
     with pytest.raises(Crash):
         door.client.repair(door.queue.name)
-    rows = [one.sink_id for one in dead.store.sinks.once() if one.lane == dead.lane.lane_id]
+    rows = [
+        one.sink_id for one in portal.run(dead.store.sinks.once()) if one.lane == dead.lane.lane_id
+    ]
     assert 1 == len(rows)
     dead.clock.advance(60 + REST_S)
 
     # Of one queue alone it cannot be known whether the set is gone.
     dead.client.repair(dead.queue.name)
-    assert dead.store.sinks.read(rows[0]) is not None
+    assert portal.run(dead.store.sinks.read(rows[0])) is not None
     dead.client.repair()
-    assert dead.store.sinks.read(rows[0]) is None
+    assert portal.run(dead.store.sinks.read(rows[0])) is None
     assert [b"m"] == [one.body for one in dead.queue.get()]
 
 
@@ -234,7 +237,7 @@ def test_finished_messages_go_though_something_below_them_waits(door: Door) -> N
         door.queue.ack(messages)
     done = repair(door)
     assert (0, 2) == (done.dropped, done.freed)
-    assert [] == door.lane.messages.scan(BucketNo(1))
+    assert [] == portal.run(door.lane.messages.scan(BucketNo(1)))
     before = door.counts
     assert 0 == repair(door).freed
     assert before["drop_messages"] == door.counts["drop_messages"]
@@ -242,13 +245,13 @@ def test_finished_messages_go_though_something_below_them_waits(door: Door) -> N
 
 def test_what_landed_below_the_repair_pointer_is_swept_by_a_full_pass(door: Door) -> None:
     door.put(b"m")
-    door.ack(door.reader().get(10))
+    door.ack(portal.run(door.reader().get(10)))
     lane = door.lane
-    door.store.lane(lane.lane_id).pointers.advance(Pointer.REPAIR, 1)
+    portal.run(door.store.lane(lane.lane_id).pointers.advance(Pointer.REPAIR, 1))
     ghost = door.row(0)
     assert ghost is not None
     assert 0 == repair(door).swept
     assert 1 == repair(door, full=True).swept
     assert door.row(0) is None
-    assert [] == door.store.lane(lane.lane_id).messages.scan(BucketNo(0))
+    assert [] == portal.run(door.store.lane(lane.lane_id).messages.scan(BucketNo(0)))
     assert 0 == repair(door, full=True).swept

@@ -12,6 +12,7 @@ from cassieq_spark.queue.get.lanes import RESTS_FOR_S, Readers
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.reserve import reserve
+from cassieq_spark.store import portal
 from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_a_quiet_lane_of_a_higher_class_is_asked_by_each_get(open_door: OpenDoor
 def test_no_lower_class_fills_a_get_before_what_rests_in_a_higher_one(open_door: OpenDoor) -> None:
     """A shard of the higher class is not quiet: a producer has reserved an empty bucket there."""
     door = open_door(shards=SHARDS, fairness=0, linger=0, priorities=2)
-    reserve(door.lane.sibling(door.lane.fixed.lane(1, 0)), 1)
+    portal.run(reserve(door.lane.sibling(door.lane.fixed.lane(1, 0)), 1))
     door.queue.put_many([b"low"] * 60, key=KEYS[1])
     for _ in range(SHARDS):
         assert [b"low"] == bodies(door, 1)
@@ -111,8 +112,8 @@ def test_spark_asks_all_lanes_at_each_batch(open_door: OpenDoor) -> None:
     door = backlog(open_door)
     readers = Readers(door.lane, owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
     for _ in range(SHARDS):
-        readers.get(1)
-    assert SHARDS <= cost(door, lambda: readers.get(1))["read_hints"]
+        portal.run(readers.get(1))
+    assert SHARDS <= cost(door, lambda: portal.run(readers.get(1)))["read_hints"]
 
 
 def met(open_door: OpenDoor) -> tuple[Door, list[LaneId]]:
@@ -129,7 +130,7 @@ def met(open_door: OpenDoor) -> tuple[Door, list[LaneId]]:
         Reader(one, owner="quick", run=None, visibility_us=HALF_A_MINUTE_US)
         for one in quick.lane.all
     ]
-    slow.faults.before("update_bucket", lambda: [reader.get(1) for reader in readers])
+    slow.faults.before("update_bucket", lambda: [portal.run(reader.get(1)) for reader in readers])
     return slow, lanes_of_gets(slow, 1)
 
 

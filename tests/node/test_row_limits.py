@@ -21,6 +21,7 @@ from cassieq_spark.model.row_limits import (
 from cassieq_spark.model.sink_txn import TaskResult, WriteUnder
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.buckets import size_of
 from tests.fixtures.queues import payload
 
@@ -94,15 +95,15 @@ def test_t2_a_bulk_batch_with_spread_delays_is_delivered_when_it_is_due(
     door = open_door(bucket_size=100_000)
     noise = random.Random(1)  # noqa: S311 - repeatable
     who = door.identity()
-    admission = transaction.admit(door.lane, who, 0)
+    admission = portal.run(transaction.admit(door.lane, who, 0))
     assert isinstance(admission, WriteUnder)
-    with door.bulk_writer(who, admission.epoch) as bulk:
+    with portal.entered(door.bulk_writer(who, admission.epoch)) as bulk:
         writer = bulk.of(door.lane.lane_id)
         in_an_hour_us = door.clock.now_us() + 3_600_000_000
         for _ in range(40):
             due_us = [in_an_hour_us + noise.randrange(86_400_000_000) for _ in range(2_500)]
-            writer.add(payload(*[b"x"] * 2_500), 2_500, due_us)
-        buckets = bulk.finish()
+            portal.run(writer.add(payload(*[b"x"] * 2_500), 2_500, due_us))
+        buckets = portal.run(bulk.finish())
     door.commit(who, 0, TaskResult(who=who, epoch=admission.epoch, buckets=buckets))
     assert OLD_LIMIT < size_of(door.value(BUCKET)) < limit_of(100_000)
     door.queue.put(b"behind it")
@@ -158,13 +159,13 @@ def test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one(open_door: OpenD
     _fill(door, 5_000)
     _lease_one_by_one(door, CROWDED_LEASES)
     for _ in range(8):
-        seal.close(door.lane, door.put(b"later", delay_s=3_600))
+        portal.run(seal.close(door.lane, door.put(b"later", delay_s=3_600)))
     other = door.put(b"in another bucket")
-    seal.close(door.lane, other)
+    portal.run(seal.close(door.lane, other))
 
     assert [other * 5_000] == [one.id for one in door.queue.get(1)]
     assert [CROWDED_LEASES] == [one.id for one in door.queue.get(1)]
-    assert 5_000 - CROWDED_LEASES - 1 == door.reader().count(10_000)
+    assert 5_000 - CROWDED_LEASES - 1 == portal.run(door.reader().count(10_000))
 
 
 @pytest.mark.long
@@ -191,13 +192,13 @@ def test_t2_a_row_at_the_limit_is_written_and_read(open_door: OpenDoor) -> None:
 
 def _fill(door: Door, size: int) -> None:
     """One bucket that is full and sealed, and was not claimed from."""
-    admission = transaction.admit(door.lane, door.identity(), 0)
+    admission = portal.run(transaction.admit(door.lane, door.identity(), 0))
     assert isinstance(admission, WriteUnder)
-    with door.bulk_writer(door.identity(), admission.epoch) as bulk:
+    with portal.entered(door.bulk_writer(door.identity(), admission.epoch)) as bulk:
         writer = bulk.of(door.lane.lane_id)
         for _ in range(0, size, 2_500):
-            writer.add(payload(*[b"x"] * 2_500), 2_500)
-        buckets = bulk.finish()
+            portal.run(writer.add(payload(*[b"x"] * 2_500), 2_500))
+        buckets = portal.run(bulk.finish())
     result = TaskResult(who=door.identity(), epoch=admission.epoch, buckets=buckets)
     assert size == door.commit(door.identity(), 0, result)
 
@@ -241,4 +242,4 @@ def _change(door: Door, change: object) -> None:
         new: Bucket = change(row)
         return new
 
-    door.lane.change_bucket(BUCKET, once)
+    portal.run(door.lane.change_bucket(BUCKET, once))

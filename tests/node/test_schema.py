@@ -10,7 +10,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ReplicationDiffers, SchemaMismatch, SchemaMissing, UsageError
-from cassieq_spark.store import schema, statements
+from cassieq_spark.store import portal, schema, statements
 from cassieq_spark.store.schema import TABLES
 from cassieq_spark.store.session import CqlSession
 
@@ -35,7 +35,7 @@ def connect(cassandra: EmbeddedCassandra) -> Iterator[Callable[[], cassieq.Clien
         return clients[-1]
 
     yield one
-    one()._session.define(f"DROP KEYSPACE IF EXISTS {keyspace}")
+    portal.run(one()._session.define(f"DROP KEYSPACE IF EXISTS {keyspace}"))
     for client in clients:
         client.close()
 
@@ -52,7 +52,7 @@ def test_it_is_idempotent_and_may_be_run_by_several_at_once(connect: Any) -> Non
 
     tables = rows(clients[0], "SELECT table_name FROM system_schema.tables WHERE keyspace_name=%s")
     assert set(TABLES) == {row.table_name for row in tables}
-    assert schema.SCHEMA_VERSION == schema.read_version(clients[0]._session)
+    assert schema.SCHEMA_VERSION == portal.run(schema.read_version(clients[0]._session))
     queue = clients[1].create_queue("q")
     clients[2].bootstrap()
     assert queue.name == clients[2].queue("q").name

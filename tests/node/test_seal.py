@@ -13,7 +13,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import unread
 from cassieq_spark.testing.faults import Fault
@@ -29,7 +29,7 @@ FIRST = Runs.span(0, 0)
 def test_a_proven_put_is_in_the_next_manifest(door: Door) -> None:
     bucket = door.put(b"a", b"b")
     assert door.row(bucket) is None
-    closed = seal.close(door.lane, bucket)
+    closed = portal.run(seal.close(door.lane, bucket))
     assert closed is not None
     assert (Status.SEALED, Runs.span(0, 1), Runs.span(0, 1)) == (
         closed.row.value.status,
@@ -54,7 +54,7 @@ def test_a_put_beside_any_step_of_a_seal_is_in_the_manifest_or_knows_that_it_is_
         answers.append(producer.prove(bucket, Runs.span(5, 5)))
 
     sealer.faults.before(step, put)
-    closed = seal.close(sealer.lane, bucket)
+    closed = portal.run(seal.close(sealer.lane, bucket))
     assert closed is not None
     manifest = closed.row.value.manifest
     assert 0 in manifest
@@ -66,20 +66,20 @@ def test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered(
     """It lies between two that are delivered, so a read of these meets it."""
     bucket = door.put(b"a")
     door.write(bucket, 5, b"b")
-    seal.close(door.lane, bucket)
+    portal.run(seal.close(door.lane, bucket))
     door.write(bucket, 3, b"stray")
     assert Put.AGAIN is door.prove(bucket, Runs.span(3, 3))
     assert [b"a", b"b"] == door.drain()
-    assert 3 == len(door.lane.messages.scan(bucket))
+    assert 3 == len(portal.run(door.lane.messages.scan(bucket)))
 
 
 @pytest.mark.invariant("I1")
 def test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing(door: Door) -> None:
     """The row is born twice: sealed, drained and dropped while this sealer slept."""
     bucket = door.put(b"a")
-    door.lane.pointers.advance(Pointer.READER, bucket + 1)
-    door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
-    assert seal.close(door.lane, bucket) is None
+    portal.run(door.lane.pointers.advance(Pointer.READER, bucket + 1))
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1))
+    assert portal.run(seal.close(door.lane, bucket)) is None
     assert Status.SEALING is door.value(bucket).status
 
 
@@ -88,8 +88,8 @@ def test_p2_a_put_that_finds_no_row_or_a_ghost_asks_the_repair_pointer(door: Doo
     absent, ghost = door.reserve(2), BucketNo(1)
     door.write(absent, 0, b"a")
     door.write(ghost, 0, b"b")
-    door.lane.buckets.insert(ghost, rules.sealing(now_us=door.lane.clock.now_us()))
-    door.lane.pointers.advance(Pointer.REPAIR, 2)
+    portal.run(door.lane.buckets.insert(ghost, rules.sealing(now_us=door.lane.clock.now_us())))
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, 2))
     assert Put.AMBIGUOUS is door.prove(absent, FIRST)
     assert Put.AMBIGUOUS is door.prove(ghost, FIRST)
 
@@ -100,7 +100,7 @@ def test_p2_the_repair_pointer_is_read_after_the_row(door: Door) -> None:
     bucket = door.put(b"a")
     door.faults.before(
         "read_pointers",
-        lambda: door.lane.pointers.advance(Pointer.REPAIR, bucket + 1),
+        lambda: portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)),
     )
     assert Put.AMBIGUOUS is door.prove(bucket, FIRST)
 
@@ -115,7 +115,9 @@ def test_p3_two_sealers_make_one_manifest_and_the_loser_takes_it(open_door: Open
     with ThreadPoolExecutor(2) as pool:
         closed = list(
             pool.map(
-                lambda door: seal.close(door.lane, bucket, door.reader()._claimer.terms(10)),
+                lambda door: portal.run(
+                    seal.close(door.lane, bucket, door.reader()._claimer.terms(10))
+                ),
                 (one, two),
             )
         )
@@ -132,7 +134,7 @@ def test_p5_a_put_that_timed_out_learns_its_outcome_by_a_seal(door: Door) -> Non
     stored, lost = door.reserve(2), BucketNo(1)
     door.write(stored, 0, b"a")
     for bucket, expected in ((stored, Put.OK), (lost, Put.AGAIN)):
-        seal.close(door.lane, bucket)
+        portal.run(seal.close(door.lane, bucket))
         assert expected is door.prove(bucket, FIRST)
 
 
@@ -140,7 +142,7 @@ def test_p5_a_put_that_timed_out_learns_its_outcome_by_a_seal(door: Door) -> Non
 def test_p16_a_sealer_claims_by_the_same_cas_that_seals(door: Door) -> None:
     bucket = door.put(b"a", b"b")
     before = door.counts
-    closed = seal.close(door.lane, bucket, door.reader()._claimer.terms(1))
+    closed = portal.run(seal.close(door.lane, bucket, door.reader()._claimer.terms(1)))
     assert closed is not None
     sent = door.counts - before
     assert (1, 1, 0) == (sent["insert_bucket"], sent["fill_bucket"], sent["update_bucket"])
@@ -157,10 +159,12 @@ def test_r12_hints_of_lease_and_delays_are_written_before_the_seal(door: Door) -
 
     def look() -> None:
         first = minute_of(door.lane.created_us)
-        hinted.extend(door.lane.hints.read(first, first + 60))
+        hinted.extend(portal.run(door.lane.hints.read(first, first + 60)))
 
     door.faults.before("fill_bucket", look)
-    closed = seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1))
+    closed = portal.run(
+        seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1))
+    )
     assert closed is not None
     row = closed.row.value
     times = [closed.leases[0].until_us, *(group.due_us for group in row.delayed)]
@@ -176,7 +180,7 @@ def test_a_seal_whose_answer_was_lost_has_one_manifest(
 ) -> None:
     bucket = door.put(b"a", b"b")
     door.faults.plan(statement, fault)
-    closed = seal.close(door.lane, bucket)
+    closed = portal.run(seal.close(door.lane, bucket))
     assert closed is not None
     assert closed.row == door.row(bucket)
     assert [b"a", b"b"] == door.drain()
@@ -187,11 +191,13 @@ def test_r15_a_message_with_a_part_missing_does_not_exist(door: Door) -> None:
     whole = payload(b"whole")
     now_us = door.lane.clock.now_us()
     for first, part, data in ((0, 0, whole[:10]), (0, 1, whole[10:]), (1, 0, whole[:10])):
-        door.session.run(
-            statements.WRITE_MESSAGE,
-            (door.lane.lane_id, bucket, first, part, 1, 2, data, None, now_us),
+        portal.run(
+            door.session.run(
+                statements.WRITE_MESSAGE,
+                (door.lane.lane_id, bucket, first, part, 1, 2, data, None, now_us),
+            )
         )
-    closed = seal.close(door.lane, bucket)
+    closed = portal.run(seal.close(door.lane, bucket))
     assert closed is not None
     assert FIRST == closed.row.value.manifest
     assert [b"whole"] == door.drain()
@@ -199,7 +205,10 @@ def test_r15_a_message_with_a_part_missing_does_not_exist(door: Door) -> None:
 
 def test_a_bucket_that_is_not_being_sealed_is_returned_as_it_is(door: Door) -> None:
     bucket = door.put(b"a")
-    first, second = seal.close(door.lane, bucket), seal.close(door.lane, bucket)
+    first, second = (
+        portal.run(seal.close(door.lane, bucket)),
+        portal.run(seal.close(door.lane, bucket)),
+    )
     assert first is not None
     assert second is not None
     assert (first.row, ()) == (second.row, second.leases)
@@ -208,11 +217,13 @@ def test_a_bucket_that_is_not_being_sealed_is_returned_as_it_is(door: Door) -> N
 @pytest.mark.invariant("I6")
 def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
     assert [0, 1, 3] == [door.reserve(), door.reserve(2), door.reserve()]
-    monoton = door.lane.monotons.read()
+    monoton = portal.run(door.lane.monotons.read())
     assert monoton is not None
-    outcome = door.lane.monotons.update(
-        monoton,
-        type(monoton.value)(next_id=43, reserved_us=monoton.value.reserved_us),
+    outcome = portal.run(
+        door.lane.monotons.update(
+            monoton,
+            type(monoton.value)(next_id=43, reserved_us=monoton.value.reserved_us),
+        )
     )
     assert isinstance(outcome, Applied)
     assert 5 == door.reserve()
@@ -222,7 +233,7 @@ def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
 def test_p15_a_reservation_begins_behind_what_is_known_closed(door: Door) -> None:
     from cassieq_spark.queue.reserve import reserve  # noqa: PLC0415
 
-    assert 7 == reserve(door.lane, 1, above=BucketNo(7)).first
+    assert 7 == portal.run(reserve(door.lane, 1, above=BucketNo(7))).first
     assert 8 == door.reserve()
 
 

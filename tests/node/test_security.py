@@ -28,7 +28,7 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.put.dedup import happened
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.lead import taken
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.store.tables import sinks
 from cassieq_spark.testing import ManualClock
@@ -90,15 +90,15 @@ def produce(door: Door) -> None:
     door.queue.put(b"far", delay=2 * 86_400)
     long_ago = DueLane(1, 0)
     ended = door.lane.due_lane(long_ago)
-    assert not schedule.bear(ended, long_ago)
+    assert not portal.run(schedule.bear(ended, long_ago))
     entry = Entry(lane=ended.lane_id, bucket=BucketNo(0), offset=0, message_id=new_uuid(), put_us=0)
-    assert not happened(door.lane, entry)
-    door.store.heartbeats.beat(door.queue.name, ttl_s=60)
+    assert not portal.run(happened(door.lane, entry))
+    portal.run(door.store.heartbeats.beat(door.queue.name, ttl_s=60))
     door.put_batch(0, b"a")
     door.put_batch(1, b"b")
     bucket = door.reserve()
     door.write(bucket, 0, b"late", delay_s=3_600)
-    door.lane.buckets.insert(bucket, rules.sealing(now_us=door.lane.clock.now_us()))
+    portal.run(door.lane.buckets.insert(bucket, rules.sealing(now_us=door.lane.clock.now_us())))
     assert Put.OK is door.prove(bucket, Runs.span(0, 0))
 
 
@@ -142,8 +142,12 @@ def _produce(secured: Secured, name: str) -> None:
 
 def _consume(secured: Secured, name: str) -> None:
     """Of a batch that is committed and not rolled forward: the consumer reads the sink's rows."""
+
+    async def dies(*_: object) -> None:
+        """Nothing is done any more."""
+
     with secured.connect("shop") as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction, "_roll_forward_if_possible", lambda *_: None)
+        patch.setattr(transaction, "_roll_forward_if_possible", dies)
         door_of(client, name, dedup_window=60).put_batch(0, b"a")
     with secured.connect("billing") as client:
         assert [b"new"] == consume(door_of(client, name, dedup_window=60))
@@ -155,17 +159,17 @@ def _check_a_key(secured: Secured, name: str) -> None:
     account = re.sub(r"[^a-z0-9]", "-", name.lower())[-50:].strip("-")
     with secured.connect("ops") as client:
         admin = AccountAdmin(client.store)
-        made = admin.create(account, master_key)
+        made = portal.run(admin.create(account, master_key))
     try:
         with secured.connect("door") as client:
             checker = Authenticator(client.store, master_key)
             key = checker.key(made.key_id)
             assert key is not None
             assert account == key.account
-            client.store.key_uses.record(made.key_id, client.store.clock.now_us())
+            portal.run(client.store.key_uses.record(made.key_id, client.store.clock.now_us()))
     finally:
         with secured.connect("ops") as client:
-            AccountAdmin(client.store).delete(account, with_queues=True)
+            portal.run(AccountAdmin(client.store).delete(account, with_queues=True))
 
 
 WORK: dict[str, Callable[[Secured, str], None]] = {
@@ -296,13 +300,13 @@ def _may_run(session: CqlSession, statement: statements.Statement) -> bool:
         "list<text>": [],
         "list<varchar>": [],
     }
-    columns = session.prepare(statement).column_metadata
+    columns = portal.run(session.prepare(statement)).column_metadata
     params = [values.get(one.type.cql_parameterized_type(), 1) for one in columns]
     try:
         if statement.kind is Kind.CAS:
-            session.run_once(statement, params)
+            portal.run(session.run_once(statement, params))
         else:
-            session.run(statement, params)
+            portal.run(session.run(statement, params))
     except (UsageError, Unauthorized):  # of a CAS the driver's own error comes out
         return False
     return True

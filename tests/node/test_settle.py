@@ -22,6 +22,7 @@ from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.settle.counts import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def asked_of(messages: Mapping[bytes, cassieq.Message], **bodies: bytes) -> Aske
 
 def settle(door: Door, asked: Asked, bucket: BucketNo = FIRST) -> Settled:
     return counted(
-        door.lane, bucket, settle_bucket(door.lane, bucket, asked, tells_acked=True).judged
+        door.lane,
+        bucket,
+        portal.run(settle_bucket(door.lane, bucket, asked, tells_acked=True)).judged,
     )
 
 
@@ -122,7 +125,7 @@ def test_what_is_released_is_found_behind_the_reader_pointer(door: Door) -> None
     messages = held(door, 10)
     held(door, 1)
     door.queue.get()
-    assert FIRST < door.lane.read_pointers().reader
+    assert FIRST < portal.run(door.lane.read_pointers()).reader
 
     settle(door, asked_of(messages, release=b"3"))
 
@@ -147,7 +150,7 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
     """No row, or a ghost of one, knows of it (ADR 11)."""
     messages = held(door, 2)
     door.queue.ack(list(messages.values()))
-    door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1)
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1))
     asked = asked_of(messages, ack=b"0", reject=b"1")
     assert Settled(already_acked=2) == settle(door, asked)
 
@@ -163,7 +166,7 @@ def drops_the_row(door: Door, *, before: str) -> None:
     """Others have acked all of it, and repair drops the row, just before this statement."""
 
     def drop() -> None:
-        door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1)
+        portal.run(door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1))
         door.session._session.execute(
             f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
             "WHERE lane = %s AND bucket = %s IF EXISTS",
@@ -238,7 +241,7 @@ def test_a_consumer_that_ends_after_its_queue_says_nothing_of_it(open_door: Open
 def test_an_update_of_what_a_batch_held_and_was_acked_is_expired(door: Door) -> None:
     """It is not the batch that is in the way."""
     door.queue.put_many([b"a", b"b"])
-    (claimed,) = door.reader(run=new_uuid()).get(10)
+    (claimed,) = portal.run(door.reader(run=new_uuid()).get(10))
     offset = claimed.lease.runs.first
     receipt = Receipt(
         lane=door.lane.lane_id,
@@ -250,7 +253,9 @@ def test_an_update_of_what_a_batch_held_and_was_acked_is_expired(door: Door) -> 
     door.queue.ack(receipt.encode())
     (message,) = (
         replace(one, proof=receipt)
-        for one in read_messages(door.lane, [(claimed.planned, claimed.lease.until_us)])
+        for one in portal.iterate(
+            read_messages(door.lane, [(claimed.planned, claimed.lease.until_us)])
+        )
         if one.body == b"a"
     )
     with pytest.raises(cassieq.ReceiptExpired):
@@ -325,7 +330,7 @@ def test_a_rejection_of_what_was_acked_is_refused_and_named(open_door: OpenDoor)
     for _ in range(2):  # the second drops what the first has moved out of
         door.clock.advance(3_600)
         door.client.repair(door.queue.name)
-    assert door.lane.is_dropped(BucketNo(0))
+    assert portal.run(door.lane.is_dropped(BucketNo(0)))
     with pytest.raises(cassieq.ReceiptExpired):
         door.queue.reject(messages[b"2"])
 

@@ -8,6 +8,7 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.repair.lead import LEASE_S, taken
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -82,15 +83,15 @@ def test_a_writer_that_is_silent_is_dead_although_its_heartbeat_is_still_there(
     client: cassieq.Client, name: str
 ) -> None:
     beats = client.store.heartbeats
-    beats.beat(name, ttl_s=HOUR_S)
-    assert beats.is_alive(name, timeout_s=60)
+    portal.run(beats.beat(name, ttl_s=HOUR_S))
+    assert portal.run(beats.is_alive(name, timeout_s=60))
     at_us = client.now_us() - 61_000_000
     run(
         client,
         "INSERT INTO KS.alive (sink_id, at_us) VALUES (%s, %s) USING TIMESTAMP %s AND TTL 3600",
         *(name, at_us, client.now_us() + 1_000_000),
     )
-    assert not beats.is_alive(name, timeout_s=60)
+    assert not portal.run(beats.is_alive(name, timeout_s=60))
 
 
 def test_the_newest_heartbeat_and_use_win_whichever_node_takes_them(
@@ -98,8 +99,8 @@ def test_the_newest_heartbeat_and_use_win_whichever_node_takes_them(
 ) -> None:
     """Their write time is what they say, so a node whose clock is ahead cannot hide later ones."""
     before_us = client.now_us()
-    client.store.heartbeats.beat(name, ttl_s=HOUR_S)
-    client.store.key_uses.record(name, before_us)
+    portal.run(client.store.heartbeats.beat(name, ttl_s=HOUR_S))
+    portal.run(client.store.key_uses.record(name, before_us))
 
     for table, key in (("alive", "sink_id"), ("key_use", "key_id")):
         select = WRITTEN.replace("TABLE", table).replace("KEY", key)

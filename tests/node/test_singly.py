@@ -11,6 +11,7 @@ import pytest
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue.get.peek import AGAIN
 from cassieq_spark.queue.reserve import ALWAYS
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.testing.faults import Fault
 
@@ -232,9 +233,9 @@ def reader_of_singles(door: Door, consumer: Door) -> Reader:
     for number in range(2):
         consumer.clock.advance(1)
         door.put(b"%d" % number)
-        assert [b"%d" % number] == consumer.bodies(reader.get(1))
-    assert [] == reader.get(1)
-    assert not reader.quiet.may_find()
+        assert [b"%d" % number] == consumer.bodies(portal.run(reader.get(1)))
+    assert [] == portal.run(reader.get(1))
+    assert not portal.run(reader.quiet.may_find())
     consumer.clock.advance(1)
     return reader
 
@@ -246,9 +247,9 @@ def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     producer.put(b"m")
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
     began, seen = consumer.counts, sent_until(consumer, "read_bucket")
-    assert [b"m"] == consumer.bodies(reader.get(1))
+    assert [b"m"] == consumer.bodies(portal.run(reader.get(1)))
     assert (1, 1) == (seen["read_pointers"], seen["peek_bucket"])
     spent = consumer.counts - began
     assert 1 == spent["peek_bucket"]
@@ -262,10 +263,10 @@ def test_a_message_whose_write_is_on_its_way_is_found_by_the_look_that_saw_its_i
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     bucket = producer.reserve()
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
     consumer.faults.before("peek_bucket", lambda: producer.write(bucket, 0, b"m"), after=AGAIN)
     looked = consumer.counts["read_monoton"]
-    assert [b"m"] == consumer.bodies(reader.get(1))
+    assert [b"m"] == consumer.bodies(portal.run(reader.get(1)))
     assert looked == consumer.counts["read_monoton"]
 
 
@@ -276,12 +277,12 @@ def test_a_bucket_of_which_nothing_comes_is_peeked_into_a_few_times(
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     producer.reserve()
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
     began = consumer.counts["peek_bucket"]
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     first = consumer.counts["peek_bucket"] - began
     assert 1 + AGAIN == first
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     assert consumer.counts["peek_bucket"] - began - first <= 2
 
 
@@ -291,12 +292,12 @@ def test_where_others_seal_too_nothing_is_asked_beside(open_door: OpenDoor) -> N
     producer, consumer, other = open_door(), open_door(), open_door()
     reader = reader_of_singles(producer, consumer)
     producer.put(b"theirs")
-    assert [b"theirs"] == other.bodies(other.reader(visibility_s=3_600).get(1))
-    assert [] == reader.get(1)
+    assert [b"theirs"] == other.bodies(portal.run(other.reader(visibility_s=3_600).get(1)))
+    assert [] == portal.run(reader.get(1))
     producer.put(b"next")
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
     seen = sent_until(consumer, "read_bucket")
-    assert [b"next"] == consumer.bodies(reader.get(1))
+    assert [b"next"] == consumer.bodies(portal.run(reader.get(1)))
     assert (0, 0) == (seen["read_pointers"], seen["peek_bucket"])
 
 
@@ -309,15 +310,15 @@ def test_g5_a_bucket_that_is_dropped_beside_its_read_is_claimed_by_nobody(
     producer, consumer, other = open_door(), open_door(), open_door()
     reader = reader_of_singles(producer, consumer)
     bucket: BucketNo = producer.put(b"m")
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
 
     def drop() -> None:
         other.clock.advance(7_200)
         other.drain()
         other.clock.advance(7_200)
         other.client.repair(other.queue.name)
-        assert bucket < other.lane.read_pointers().repair
+        assert bucket < portal.run(other.lane.read_pointers()).repair
         assert other.row(bucket) is None
 
     consumer.faults.before(at, drop)
-    assert [] == consumer.bodies(reader.get(1))
+    assert [] == consumer.bodies(portal.run(reader.get(1)))

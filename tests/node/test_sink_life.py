@@ -22,6 +22,7 @@ from cassieq_spark.model.sink_txn import (
 )
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
+from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied, Refused
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
@@ -137,7 +138,7 @@ def test_t3_a_late_copy_of_a_movers_own_insert_lets_it_commit_nothing(open_door:
     # What the late copy has left is litter: the set is nowhere, so the row goes when it has rested.
     b.clock.advance(REST_S)
     b.client.repair()
-    assert not [one for one in b.store.sinks.once() if one.lane == graves.lane.lane_id]
+    assert not [one for one in portal.run(b.store.sinks.once()) if one.lane == graves.lane.lane_id]
 
 
 @pytest.mark.invariant("I7")
@@ -229,7 +230,7 @@ def test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_ta
         for one in (a, b):
             one.clock.advance(60)
         wait_until(
-            lambda: a.store.heartbeats.is_alive(sink_id, timeout_s=6),
+            lambda: portal.run(a.store.heartbeats.is_alive(sink_id, timeout_s=6)),
             deadline_s=SOON_S,
             describe=lambda: "the mover beats",
         )
@@ -291,56 +292,56 @@ def test_t3_a_write_that_was_ended_is_not_committed_on_its_row_as_it_is_born_aga
     door, other = open_door(), open_door()
     sink_id = f"once:{door.queue.name}"
     door.faults.plan("insert_sink", Fault.LATE)
-    once = transaction.begin_once(door.lane, sink_id)
+    once = portal.run(transaction.begin_once(door.lane, sink_id))
     result = door.task_once(once, b"a", b"b")
 
     for _ in range(3):
         other.clock.advance(TWO_DAYS_S)
         repair(other)
-    assert other.store.sinks.read(sink_id) is None
+    assert portal.run(other.store.sinks.read(sink_id)) is None
     assert 1 == door.faults.land()
-    assert door.store.sinks.read(sink_id) is not None
+    assert portal.run(door.store.sinks.read(sink_id)) is not None
 
     with pytest.raises(SinkFenced):
-        transaction.commit_once(door.lane, once, [result])
+        portal.run(transaction.commit_once(door.lane, once, [result]))
     assert [] == other.drain()
 
 
 @pytest.mark.invariant("I7")
 def test_t3_an_aborted_write_goes_on_under_no_later_epoch(open_door: OpenDoor) -> None:
     door, other = open_door(), open_door()
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a")
     other.clock.advance(LONGEST_PATIENCE_S)
     repair(other)
     with pytest.raises(SinkFenced):
         door.task_once(once, b"b")
     with pytest.raises(SinkFenced):
-        transaction.commit_once(door.lane, once, [result])
+        portal.run(transaction.commit_once(door.lane, once, [result]))
     assert [] == other.drain()
 
 
 @pytest.mark.invariant("I7")
 def test_t8_a_write_whose_first_task_starts_late_is_left_alone(open_door: OpenDoor) -> None:
     door, other = open_door(), open_door()
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     other.clock.advance(LONGEST_PATIENCE_S - 60)
     repair(other)
     first = door.task_once(once, b"a")
     # Between two waves of its tasks, too, nobody beats.
     repair(other)
     second = door.task_once(once, b"b")
-    assert 2 == transaction.commit_once(door.lane, once, [first, second])
+    assert 2 == portal.run(transaction.commit_once(door.lane, once, [first, second]))
     assert [b"a", b"b"] == other.drain()
 
 
 def unheard(door: Door, meanwhile: Callable[[], object]) -> int:
     """A write whose commit is answered to nobody, and sent again when its row has rested."""
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a", b"b")
     door.faults.plan("update_sink", Fault.TIMEOUT_AFTER)
     door.faults.before("update_sink", meanwhile, after=1)
-    return transaction.commit_once(door.lane, once, [result])
+    return portal.run(transaction.commit_once(door.lane, once, [result]))
 
 
 @pytest.mark.invariant("I7")
@@ -391,7 +392,7 @@ def test_t9_a_commit_that_never_came_is_no_commit_though_it_was_not_answered(
 ) -> None:
     door, other = open_door(), open_door()
     door.put(b"keeps what is above it from being dropped")
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a")
 
     def ended() -> None:
@@ -402,7 +403,7 @@ def test_t9_a_commit_that_never_came_is_no_commit_though_it_was_not_answered(
     door.faults.plan("update_sink", Fault.TIMEOUT_BEFORE)
     door.faults.before("update_sink", ended, after=1)
     with pytest.raises(SinkFenced):
-        transaction.commit_once(door.lane, once, [result])
+        portal.run(transaction.commit_once(door.lane, once, [result]))
     assert 1 == len(other.drain())
 
 
@@ -411,8 +412,8 @@ def test_t9_a_commit_that_never_came_is_no_commit_though_it_was_not_answered(
 
 def commit(door: Door, under: Begun | Identity, result: TaskResult) -> int:
     if isinstance(under, Begun):
-        return transaction.commit_once(door.lane, under, [result])
-    return transaction.commit(door.lane, under, 0, [result])
+        return portal.run(transaction.commit_once(door.lane, under, [result]))
+    return portal.run(transaction.commit(door.lane, under, 0, [result]))
 
 
 @pytest.mark.invariant("I1")
@@ -422,14 +423,14 @@ def test_t6_a_batch_of_a_queue_that_was_created_again_is_refused(
 ) -> None:
     door = open_door()
     who = door.identity()
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a") if is_once else door.task(who, 0, b"a")
     door.client.delete_queue(door.queue.name)
     anew = open_door()
     with pytest.raises(QueueDeleted, match="created again"):
         commit(anew, once if is_once else who, result)
     with pytest.raises(QueueDeleted, match="created again"):
-        transaction.admit_once(anew.lane, once)
+        portal.run(transaction.admit_once(anew.lane, once))
     assert [] == anew.drain()
 
 
@@ -441,7 +442,7 @@ def test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success(
 ) -> None:
     door, other = open_door(), open_door()
     who = door.identity()
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a") if is_once else door.task(who, 0, b"a")
     door.faults.before(when, lambda: other.client.delete_queue(other.queue.name))
     with pytest.raises(QueueDeleted):
@@ -450,18 +451,18 @@ def test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success(
 
 def test_t6_a_commit_is_a_success_though_nobody_answers_after_it(door: Door) -> None:
     """Told of a failure, its writer would write it again."""
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     result = door.task_once(once, b"a")
     door.faults.before("read_pointers", lambda: None)
     door.faults.plan("read_pointers", Fault.REFUSE)
-    assert 1 == transaction.commit_once(door.lane, once, [result])
+    assert 1 == portal.run(transaction.commit_once(door.lane, once, [result]))
     assert [b"a"] == door.drain()
 
 
 def test_t15_rows_of_single_transactions_of_deleted_queues_are_swept(open_door: OpenDoor) -> None:
     (door, *_), graves = died(open_door, 1)
     names = (door.queue.name, graves.queue.name)
-    transaction.begin_once(door.lane, f"once:{names[0]}")
+    portal.run(transaction.begin_once(door.lane, f"once:{names[0]}"))
     door.faults.before("delete_sink", crash)
     with pytest.raises(Crash):
         repair(door)
@@ -471,11 +472,11 @@ def test_t15_rows_of_single_transactions_of_deleted_queues_are_swept(open_door: 
     other = open_door(".other")
     other.clock.advance(REST_S - 60)
     other.client.repair()
-    assert 2 == len([one for one in other.store.sinks.once() if one.lane in lanes])
+    assert 2 == len([one for one in portal.run(other.store.sinks.once()) if one.lane in lanes])
     other.clock.advance(120)
     # Rows of former tests' queues are swept with them.
     assert other.client.repair().sinks_swept >= 2
-    assert not [one for one in other.store.sinks.once() if one.lane in lanes]
+    assert not [one for one in portal.run(other.store.sinks.once()) if one.lane in lanes]
 
 
 def test_the_row_of_a_move_stays_while_its_set_waits_for_a_queue(open_door: OpenDoor) -> None:
@@ -487,7 +488,7 @@ def test_the_row_of_a_move_stays_while_its_set_waits_for_a_queue(open_door: Open
     graves.client.delete_queue(graves.queue.name, force=True)
     door.clock.advance(TWO_DAYS_S)
     door.client.repair()
-    assert door.store.sinks.read(sink_id) is not None
+    assert portal.run(door.store.sinks.read(sink_id)) is not None
     anew = open_door(".dead")
     assert 5 == repair(door).moved_dead
     assert FIVE == anew.drain()
@@ -503,12 +504,12 @@ def test_t10_a_pass_looks_through_a_part_of_the_sink_rows_and_a_full_one_through
 ) -> None:
     mine = [f"once:{door.queue.name}:{number}" for number in range(12)]
     for sink_id in mine:
-        transaction.begin_once(door.lane, sink_id)
+        portal.run(transaction.begin_once(door.lane, sink_id))
     sinks = door.store.sinks
-    everything = {one.sink_id for one in sinks.once()}
+    everything = {one.sink_id for one in portal.run(sinks.once())}
     assert everything >= set(mine)
-    assert everything == {one.sink_id for one in sinks.once(start=0, at_most=10_000)}
-    assert 5 >= len(sinks.once(start=0, at_most=5))
+    assert everything == {one.sink_id for one in portal.run(sinks.once(start=0, at_most=10_000))}
+    assert 5 >= len(portal.run(sinks.once(start=0, at_most=5)))
 
     door.clock.advance(LONGEST_PATIENCE_S)
     repair(door)  # aborts them
@@ -520,14 +521,14 @@ def test_t10_a_pass_looks_through_a_part_of_the_sink_rows_and_a_full_one_through
     assert (door.counts - before)["list_sinks"] <= 2
     (done,) = door.client.repair(door.queue.name, full=True).queues
     assert 12 == ended + done.sinks_ended
-    assert not {one.sink_id for one in sinks.once()} & set(mine)
+    assert not {one.sink_id for one in portal.run(sinks.once())} & set(mine)
 
 
 @pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I9")
 def test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own(door: Door) -> None:
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
-    transaction.commit_once(door.lane, once, [door.task_once(once, b"a")])
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
+    portal.run(transaction.commit_once(door.lane, once, [door.task_once(once, b"a")]))
     door.drain()
     repair(door)
     assert not {"read_sink_serial", "read_sink"} & cost(door, lambda: repair(door)).keys()
@@ -535,7 +536,7 @@ def test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own(door: Door) -> Non
 
 def test_a_voided_write_leaves_no_bucket_undecided(open_door: OpenDoor) -> None:
     door, other = open_door(), open_door()
-    once = transaction.begin_once(door.lane, f"once:{door.queue.name}")
+    once = portal.run(transaction.begin_once(door.lane, f"once:{door.queue.name}"))
     ((bucket, _),) = door.task_once(once, b"a").buckets
     other.clock.advance(LONGEST_PATIENCE_S)
     repair(other)
@@ -554,45 +555,51 @@ LONG = BucketList.of(
 def with_long_list(door: Door) -> Stored[SinkRow]:
     """The row of a sink whose last batch was long; its list is in rows of its own."""
     door.task(door.identity(), 0)
-    stored = door.store.sinks.read(door.queue.name)
+    stored = portal.run(door.store.sinks.read(door.queue.name))
     assert stored is not None
     row = replace(stored.value, listed=LONG)
-    assert isinstance(door.store.sinks.update(door.queue.name, stored, row), Applied)
-    written = door.store.sinks.read(door.queue.name)
+    assert isinstance(portal.run(door.store.sinks.update(door.queue.name, stored, row)), Applied)
+    written = portal.run(door.store.sinks.read(door.queue.name))
     assert written is not None
     return written
 
 
 def lists(door: Door) -> int:
-    return len(door.store.sinks.lists()[door.queue.name])
+    return len(portal.run(door.store.sinks.lists())[door.queue.name])
 
 
 def test_t19_a_list_goes_when_its_row_names_another(door: Door) -> None:
     stored = with_long_list(door)
     assert 1 == lists(door)
-    door.store.sinks.update(door.queue.name, stored, replace(stored.value, changed_us=1))
+    portal.run(
+        door.store.sinks.update(door.queue.name, stored, replace(stored.value, changed_us=1))
+    )
     assert 1 == lists(door)
-    now = door.store.sinks.read(door.queue.name)
+    now = portal.run(door.store.sinks.read(door.queue.name))
     assert now is not None
     assert LONG == now.value.listed
-    door.store.sinks.update(door.queue.name, now, replace(now.value, listed=BucketList()))
+    portal.run(
+        door.store.sinks.update(door.queue.name, now, replace(now.value, listed=BucketList()))
+    )
     assert 0 == lists(door)
 
 
 def test_t19_a_list_goes_when_its_commit_was_refused_or_its_row_is_gone(door: Door) -> None:
     stored = with_long_list(door)
     short = replace(stored.value, listed=BucketList())
-    assert isinstance(door.store.sinks.update(door.queue.name, stored, short), Applied)
+    assert isinstance(portal.run(door.store.sinks.update(door.queue.name, stored, short)), Applied)
     assert 0 == lists(door)
-    assert isinstance(door.store.sinks.update(door.queue.name, stored, stored.value), Refused)
+    assert isinstance(
+        portal.run(door.store.sinks.update(door.queue.name, stored, stored.value)), Refused
+    )
     assert 0 == lists(door)
 
-    now = door.store.sinks.read(door.queue.name)
+    now = portal.run(door.store.sinks.read(door.queue.name))
     assert now is not None
-    door.store.sinks.update(door.queue.name, now, replace(now.value, listed=LONG))
-    long = door.store.sinks.read(door.queue.name)
+    portal.run(door.store.sinks.update(door.queue.name, now, replace(now.value, listed=LONG)))
+    long = portal.run(door.store.sinks.read(door.queue.name))
     assert long is not None
-    door.store.sinks.delete(door.queue.name, long)
+    portal.run(door.store.sinks.delete(door.queue.name, long))
     assert 0 == lists(door)
 
 
@@ -603,25 +610,29 @@ def test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list(open_door: Open
 
     def moved_on() -> None:
         row = replace(stored.value, changed_us=1)
-        assert isinstance(other.store.sinks.update(door.queue.name, stored, row), Applied)
-        again = other.store.sinks.read(door.queue.name)
+        assert isinstance(
+            portal.run(other.store.sinks.update(door.queue.name, stored, row)), Applied
+        )
+        again = portal.run(other.store.sinks.read(door.queue.name))
         assert again is not None
         door.faults.before("read_sink_list", lambda: twice(again))
 
     def twice(again: Stored[SinkRow]) -> None:
         row = replace(again.value, changed_us=2)
-        assert isinstance(other.store.sinks.update(door.queue.name, again, row), Applied)
+        assert isinstance(
+            portal.run(other.store.sinks.update(door.queue.name, again, row)), Applied
+        )
 
     door.faults.before("read_sink_list", moved_on)
-    found = door.store.sinks.read(door.queue.name)
+    found = portal.run(door.store.sinks.read(door.queue.name))
     assert found is not None
     assert (LONG, 2) == (found.value.listed, found.value.changed_us)
 
     def removed() -> None:
-        other.store.sinks.delete(door.queue.name, found)
+        portal.run(other.store.sinks.delete(door.queue.name, found))
 
     door.faults.before("read_sink_list", removed)
-    assert door.store.sinks.read(door.queue.name) is None
+    assert portal.run(door.store.sinks.read(door.queue.name)) is None
 
 
 @pytest.mark.invariant("I7")
@@ -632,7 +643,7 @@ def test_t19_the_list_of_a_row_that_is_there_is_never_taken_for_an_empty_one(doo
         (door.queue.name,),
     )
     with pytest.raises(RowCorrupt, match="bucket list"):
-        door.store.sinks.read(door.queue.name)
+        portal.run(door.store.sinks.read(door.queue.name))
 
 
 @pytest.mark.invariant("I7")
@@ -644,7 +655,7 @@ def test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_
     row = replace(stored.value, changed_us=1)
     dead.faults.before("update_sink", crash)
     with pytest.raises(Crash):
-        dead.store.sinks.update(door.queue.name, stored, row)
+        portal.run(dead.store.sinks.update(door.queue.name, stored, row))
     assert 2 == lists(door)
 
     def swept() -> None:
@@ -653,8 +664,8 @@ def test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_
 
     # A slow one is about to name a list that is stored already, by a CAS on the row as it was.
     door.faults.before("update_sink", swept)
-    assert isinstance(door.store.sinks.update(door.queue.name, stored, row), Refused)
-    now = door.store.sinks.read(door.queue.name)
+    assert isinstance(portal.run(door.store.sinks.update(door.queue.name, stored, row)), Refused)
+    now = portal.run(door.store.sinks.read(door.queue.name))
     assert now is not None
     assert (LONG, 1) == (now.value.listed, lists(door))
 
@@ -662,7 +673,7 @@ def test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_
 def test_t19_a_full_pass_sweeps_the_lists_of_a_row_that_is_gone(door: Door) -> None:
     stored = with_long_list(door)
     door.faults.plan("drop_sink_list", Fault.TIMEOUT_BEFORE)
-    door.store.sinks.delete(door.queue.name, stored)
+    portal.run(door.store.sinks.delete(door.queue.name, stored))
     assert 1 == lists(door)
     door.client.repair(full=True)
     assert 0 == lists(door)

@@ -20,7 +20,7 @@ from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.repair.heal import heal
-from cassieq_spark.store import cas, session
+from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, Fault
 
@@ -44,13 +44,13 @@ def fill(door: Door) -> None:
     """Four sealed buckets of ten visible messages."""
     for first in range(0, 10 * BUCKETS, 10):
         bucket = door.put(*(b"%d" % (first + at) for at in range(10)))
-        seal.close(door.lane, bucket)
+        portal.run(seal.close(door.lane, bucket))
 
 
 def claim_all(door: Door, **more: object) -> list[Claimed]:
     reader = door.reader(**more)  # type: ignore[arg-type]
     claimed: list[Claimed] = []
-    while found := reader.get(100):
+    while found := portal.run(reader.get(100)):
         claimed += found
     return claimed
 
@@ -81,7 +81,7 @@ def test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer(
     assert 30 == len(found)
     with pytest.raises(StoreError, match="bucket 0 of queue"):
         door.queue.get(10)  # not "none": nobody knows
-    assert 0 == door.lane.read_pointers().reader
+    assert 0 == portal.run(door.lane.read_pointers()).reader
     door.faults.reachable()
     assert 10 == len(door.queue.get(10))
     assert 40 == watch.queue.stats().invisible
@@ -94,10 +94,10 @@ def test_t22_leases_that_other_buckets_granted_are_handed_out_beside_an_ambiguou
     door, watch = open_door(), open_door()
     fill(door)
     reader = door.reader()
-    reader.look_ahead(40)
+    portal.run(reader.look_ahead(40))
     monkeypatch.setattr(cas, "DEADLINE_S", 0.1)  # it is ambiguous while others are waited for
     door.faults.unreachable(1)
-    claimed = reader.get(40)
+    claimed = portal.run(reader.get(40))
     assert {0, 2, 3} == {one.bucket for one in claimed}
     assert [10, 10, 10] == [leased(watch, bucket) for bucket in (0, 2, 3)]
     door.ack(claimed)
@@ -114,29 +114,30 @@ def test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_u
     door, watch = open_door(), open_door()
     fill(door)
     reader = door.reader()
-    reader.look_ahead(40)
+    portal.run(reader.look_ahead(40))
     door.faults.unreachable(1, how=Away.STANDS_STILL)
-    claimed = reader.get(40)
+    claimed = portal.run(reader.get(40))
     assert {0, 2, 3} == {one.bucket for one in claimed}
     assert 10 == watch.queue.stats().visible
     before = version(watch, 1)
     door.faults.reachable()
     wait_until(lambda: version(watch, 1) == before + 2, describe=lambda: str(watch.row(1)))
     assert [(10, 1)] == [
-        (one.lease.runs.count, one.lease.delivery_count) for one in watch.reader().get(40)
+        (one.lease.runs.count, one.lease.delivery_count)
+        for one in portal.run(watch.reader().get(40))
     ]
 
 
 @pytest.mark.invariant("I10")
 def test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it(open_door: OpenDoor) -> None:
     door, watch = open_door(), open_door()
-    seal.close(door.lane, door.put(*(b"sealed" for _ in range(10))))
+    portal.run(seal.close(door.lane, door.put(*(b"sealed" for _ in range(10)))))
     for _ in range(2):
         door.reserve()  # gaps, to be closed
     reader = door.reader()
     door.faults.plan("insert_bucket", Fault.TIMEOUT_BEFORE, times=100)
     door.clock.advance(60)
-    claimed = reader.get(100)
+    claimed = portal.run(reader.get(100))
     assert "insert_bucket" in str(door.faults).partition("to do")[0]
     assert [b"sealed"] * 10 == door.bodies(claimed)
     assert 10 == leased(watch, 0)
@@ -156,7 +157,7 @@ def test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirme
 
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: fails(claimed))
     with pytest.raises(StoreTimeout):
-        reader.get(40)
+        portal.run(reader.get(40))
     monkeypatch.setattr(type(reader._claimer), "_confirmed", lambda _, claimed: confirm(claimed))
     assert 40 == watch.queue.stats().visible
     assert {1} == {one.delivery_count for one in watch.queue.get(40)}
@@ -168,7 +169,7 @@ def test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written(
 ) -> None:
     door, other = open_door(bucket_size=400), open_door(bucket_size=400)
     for _ in range(2):  # hints of several buckets are written together, before their claims
-        seal.close(door.lane, door.put(*(b"%d" % at for at in range(200))))
+        portal.run(seal.close(door.lane, door.put(*(b"%d" % at for at in range(200)))))
     held = other.queue.get(400)
     other.queue.ack(held[::2])
     other.queue.release(held[1::2])  # 100 runs in each: a claim takes 64
@@ -192,7 +193,7 @@ def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call
     with monkeypatch.context() as patched:
         patched.setattr(reader._seals._open, "ripe", fails)
         with pytest.raises(StoreTimeout):
-            reader.get(100)
+            portal.run(reader.get(100))
     assert 40 == watch.queue.stats().visible
     assert {1} == {one.delivery_count for one in watch.queue.get(40)}
 
@@ -292,13 +293,13 @@ def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: 
     """Sixteen items at once, of those that get on."""
     door, watch = open_door(bucket_size=1), open_door(bucket_size=1)
     for _ in range(40):
-        seal.close(door.lane, door.put(b"x"))
+        portal.run(seal.close(door.lane, door.put(b"x")))
     claimed = claim_all(door)
     assert 40 == len(claimed)
     door.faults.unreachable(*range(20), how=Away.STANDS_STILL)
     by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(batches.ack_leases, door.lane, by_bucket)
+        waiting = pool.submit(portal.run, batches.ack_leases(door.lane, by_bucket))
         try:
             wait_until(lambda: 20 == watch.queue.stats().invisible)
             assert not waiting.done()
@@ -496,12 +497,12 @@ def test_t5_repair_heals_other_buckets_and_says_which_one_it_could_not(
     for one in (door, watch, dead):
         one.clock.advance(60)
     door.faults.unreachable(1, lane=door.lane.lane_id)
-    report = heal(door.store, [door.queue.name])
+    report = portal.run(heal(door.store, [door.queue.name]))
     (done,) = report.queues
     assert 30 == done.moved_dead
     assert [problem for problem in done.problems if "bucket 1 of" in problem]
     door.faults.reachable()
-    assert 10 == heal(door.store, [door.queue.name]).queues[0].moved_dead
+    assert 10 == portal.run(heal(door.store, [door.queue.name])).queues[0].moved_dead
 
 
 @pytest.mark.invariant("I10")
@@ -509,15 +510,15 @@ def test_t5_repair_drops_what_lies_below_a_bucket_that_is_away(open_door: OpenDo
     door = open_door(repair_timeout=0.2)
     fill(door)
     assert 40 == len(door.drain())
-    door.reader().get(1)
+    portal.run(door.reader().get(1))
     for _ in range(2):
         door.clock.advance(60)
-        door.reader().get(1)
+        portal.run(door.reader().get(1))
     door.faults.unreachable(2)
-    assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
-    assert 2 == door.lane.read_pointers().repair
+    assert 2 == portal.run(heal(door.store, [door.queue.name])).queues[0].dropped
+    assert 2 == portal.run(door.lane.read_pointers()).repair
     door.faults.reachable()
-    assert 2 == heal(door.store, [door.queue.name]).queues[0].dropped
+    assert 2 == portal.run(heal(door.store, [door.queue.name])).queues[0].dropped
 
 
 def test_t5_stats_read_all_they_can_and_name_the_bucket_that_is_away(door: Door) -> None:
@@ -614,8 +615,8 @@ def test_what_nobody_holds_any_more_has_expired_and_nothing_is_said_of_another_d
     (message,) = door.queue.get()
     door.queue.ack(message)
     if is_dropped:
-        door.lane.pointers.advance(Pointer.REPAIR, 1)
-        door.lane.buckets.delete(BucketNo(0))
+        portal.run(door.lane.pointers.advance(Pointer.REPAIR, 1))
+        portal.run(door.lane.buckets.delete(BucketNo(0)))
     act = {
         "extend": lambda: door.queue.extend(message, 60),
         "release": lambda: door.queue.release(message),
@@ -633,8 +634,8 @@ def test_messages_that_an_ack_finds_acked_are_not_counted_again(door: Door) -> N
     claimed = claim_all(door)
     before = metrics.MESSAGES_ACKED.value
     by_bucket = {one.place: {one.lease.lease_id: None} for one in claimed}
-    assert 40 == batches.ack_leases(door.lane, by_bucket).count
-    assert 0 == batches.ack_leases(door.lane, by_bucket).count
+    assert 40 == portal.run(batches.ack_leases(door.lane, by_bucket)).count
+    assert 0 == portal.run(batches.ack_leases(door.lane, by_bucket)).count
     assert 40 == metrics.MESSAGES_ACKED.value - before
 
 
@@ -653,7 +654,7 @@ def test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous(
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
     with pytest.raises(CasAmbiguous, match="may have been applied"):
-        door.lane.buckets.update(BucketNo(0), row, row.value)
+        portal.run(door.lane.buckets.update(BucketNo(0), row, row.value))
     door.faults._plan.clear()
     now = door.row(0)
     assert now is not None
@@ -667,10 +668,10 @@ def test_t23_a_cas_that_was_refused_at_once_and_not_read_since_is_no_ambiguous_o
     fill(door)
     row = door.row(0)
     assert row is not None
-    other.store.lane(door.lane.lane_id).buckets.update(BucketNo(0), row, row.value)
+    portal.run(other.store.lane(door.lane.lane_id).buckets.update(BucketNo(0), row, row.value))
     door.faults.plan("read_bucket", Fault.TIMEOUT_BEFORE, times=1_000)
     with pytest.raises(StoreTimeout):
-        door.lane.buckets.update(BucketNo(0), row, row.value)
+        portal.run(door.lane.buckets.update(BucketNo(0), row, row.value))
     door.faults._plan.clear()
 
 
@@ -681,7 +682,7 @@ def test_t23_a_resend_that_the_server_will_not_run_is_ambiguous(door: Door) -> N
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER)
     door.faults.plan("update_bucket", Fault.REFUSE, after=1)
     with pytest.raises(CasAmbiguous, match="may have been applied"):
-        door.lane.buckets.update(BucketNo(0), row, row.value)
+        portal.run(door.lane.buckets.update(BucketNo(0), row, row.value))
 
 
 def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
@@ -695,7 +696,7 @@ def test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline(
     door.faults.before("update_bucket", lambda: arrives.wait(10))
 
     def update() -> object:
-        return door.lane.buckets.update(BucketNo(0), row, row.value)
+        return portal.run(door.lane.buckets.update(BucketNo(0), row, row.value))
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(update)

@@ -18,6 +18,7 @@ from cassieq_spark.embedded.jars import cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.ports import choose_ports
 from cassieq_spark.queue.fetch import fetch
+from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.queues import Door, door_of
 
@@ -98,10 +99,11 @@ def test_a_million_messages_that_are_done_leave_neither_space_nor_tombstones_to_
     assert door.queue.stats().visible == MESSAGES
 
     reader, seen = door.reader(), 0
-    while claimed := reader.get(TOGETHER):
+    while claimed := portal.run(reader.get(TOGETHER)):
         plan = [one.planned for one in claimed]
         seen += sum(
-            found.chunk.count for found in fetch(door.store, door.lane.queue, door.lane.fixed, plan)
+            found.chunk.count
+            for found in portal.iterate(fetch(door.store, door.lane.queue, door.lane.fixed, plan))
         )
         door.ack(claimed)
     assert seen == MESSAGES

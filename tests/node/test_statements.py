@@ -9,7 +9,7 @@ import pytest
 from cassandra import ConsistencyLevel
 from cassandra.policies import FallthroughRetryPolicy
 
-from cassieq_spark.store import schema, statements
+from cassieq_spark.store import portal, schema, statements
 from cassieq_spark.store.statements import Kind, Reach, Statement, every_statement
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_p20_both_consistencies_are_on_the_prepared_statement(
     local = statement.reach is Reach.HOME
     quorum = ConsistencyLevel.LOCAL_QUORUM if local else ConsistencyLevel.QUORUM
     serial = ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL
-    prepared = client._session.prepare(statement)
+    prepared = portal.run(client._session.prepare(statement))
     if statement.kind is Kind.SERIAL_READ:
         assert serial == prepared.consistency_level
     elif statement.kind is Kind.GLANCE:
@@ -131,7 +131,7 @@ def test_p20_the_driver_never_sends_again_by_itself(client: cassieq.Client) -> N
     profile = client._session._cluster.profile_manager.default
     assert isinstance(profile.retry_policy, FallthroughRetryPolicy)
     for statement in every_statement():
-        prepared = client._session.prepare(statement)
+        prepared = portal.run(client._session.prepare(statement))
         plan = profile.speculative_execution_policy.new_plan(None, prepared)
         assert plan.next_execution(None) == -1
 
@@ -154,4 +154,4 @@ def test_r9_plain_writes_carry_the_servers_time(client: cassieq.Client) -> None:
 
 def test_a_cas_cannot_be_sent_but_by_the_cas_machinery(client: cassieq.Client) -> None:
     with pytest.raises(ValueError, match="CAS"):
-        client._session.run(statements.RESERVE, ())
+        portal.run(client._session.run(statements.RESERVE, ()))

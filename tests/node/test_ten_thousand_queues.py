@@ -13,6 +13,7 @@ from cassieq_spark.queue import admin
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.work import Work
+from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.cassandra import KEYSPACE
 
@@ -40,7 +41,7 @@ def test_ever_new_queues_take_no_more_space(
     monkeypatch.setattr(metrics, "MOST_TEXTS", kept)
     names = [QueueName(f"{queue_name}.{at}") for at in range(queues)]
     store = client.store
-    store.session.map(lambda name: admin.create(store, name, {"linger": 0}, {}), names)
+    portal.run(store.session.map(lambda name: admin.create(store, name, {"linger": 0}, {}), names))
     before = counted()
     in_all = metrics.MESSAGES_PUT.value
     with cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as own:

@@ -16,6 +16,7 @@ from cassieq_spark.queue.get.poll import read_in_time
 from cassieq_spark.queue.get.quiet import QUIET_FOR_S
 from cassieq_spark.queue.message import us_of
 from cassieq_spark.queue.settle import settle
+from cassieq_spark.store import portal
 from tests.fixtures.queues import to_the_next_minute
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def minute_now(door: Door) -> int:
 
 
 def time_pointer(door: Door) -> int:
-    return door.lane.pointers.read().time
+    return portal.run(door.lane.pointers.read()).time
 
 
 def look_with_a_clock_ahead(wrong: Door, ahead_s: float = HOUR_S) -> None:
@@ -71,12 +72,12 @@ def test_t7_a_long_poll_hears_of_it_too(open_door: OpenDoor) -> None:
     good.queue.put(b"m")
     assert 1 == len(good.queue.get())
     reader = good.reader()
-    assert [] == reader.get(1)
+    assert [] == portal.run(reader.get(1))
     assert reader.quiet.since is not None
 
     good.clock.advance(QUIET_FOR_S / 2)  # it is not yet time for a whole look
 
-    assert reader.quiet.may_find()
+    assert portal.run(reader.quiet.may_find())
 
 
 @pytest.mark.invariant("I10")
@@ -86,7 +87,7 @@ def test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead(open_door: Op
     good.queue.put(b"m")
     (held,) = good.queue.get()
     wrong.clock.advance(HOUR_S)
-    wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2)
+    portal.run(wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2))
     good.queue.release(held, delay=1_200)
     good.clock.advance(POINTERS_FOR_S)
     assert [] == good.queue.get()  # somebody looks while the pointer is ahead
@@ -107,8 +108,8 @@ def test_t7_a_hint_written_below_the_pointer_is_found_when_now_has_reached_it(
     look_with_a_clock_ahead(wrong)
     if step == "put delayed":
         bucket = good.put(b"m", delay_s=600)
-        assert seal.close(good.lane, bucket) is not None
-        good.lane.pointers.advance(Pointer.READER, bucket + 1)
+        assert portal.run(seal.close(good.lane, bucket)) is not None
+        portal.run(good.lane.pointers.advance(Pointer.READER, bucket + 1))
     else:
         good.queue.put(b"m")
         (held,) = good.queue.get()
@@ -132,7 +133,7 @@ def test_t7_a_claim_that_the_pointer_overtakes_by_an_hour_is_hinted_behind_it(
     good.put_batch(0, b"m")
 
     def overtake() -> None:
-        wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2)
+        portal.run(wrong.lane.pointers.advance(Pointer.TIME, minute_now(wrong) - 2))
 
     good.faults.before("update_bucket", overtake)
     assert 1 == len(good.queue.get())
@@ -149,7 +150,7 @@ def test_t7_what_a_client_an_hour_behind_has_claimed_and_left_comes_back(
     """Its lease ends in the past of all others, at a minute that the pointer passed long since."""
     good, behind = open_door(), open_door()
     good.clock.advance(HOUR_S)
-    good.reader().get(1)  # the pointer goes with the right time
+    portal.run(good.reader().get(1))  # the pointer goes with the right time
     assert minute_now(behind) + 50 < time_pointer(good)
     behind.queue.put(b"m")
     assert 1 == len(behind.queue.get())
@@ -168,11 +169,11 @@ def test_t7_a_pointer_that_is_ahead_is_carried_over_once(open_door: OpenDoor) ->
     good.queue.put(b"m")
     good.queue.get()
     reader = good.reader()
-    reader.get(1)
+    portal.run(reader.get(1))
     before = good.counts["write_hint"]
 
     for _ in range(3):
-        reader.get(1)
+        portal.run(reader.get(1))
 
     assert before == good.counts["write_hint"]
 
@@ -233,7 +234,7 @@ def test_t7_a_hint_whose_write_took_minutes_is_written_again(open_door: OpenDoor
     """Also where it is the hint that makes good for a CAS that took minutes."""
     slow, quick, fresh = open_door(), open_door(), open_door()
     slow.put_batch(0, b"m")
-    (claimed,) = slow.reader(visibility_s=1_800).get(1)
+    (claimed,) = portal.run(slow.reader(visibility_s=1_800).get(1))
     assert [] == quick.queue.get()  # the reader pointer passes it
 
     def sleep() -> None:
@@ -246,8 +247,10 @@ def test_t7_a_hint_whose_write_took_minutes_is_written_again(open_door: OpenDoor
         slow.faults.before("write_hint", sleep)
 
     slow.faults.before("update_bucket", take_minutes)
-    settle.settle_bucket(
-        slow.lane, claimed.bucket, settle.of_leases([claimed.lease.lease_id], Release())
+    portal.run(
+        settle.settle_bucket(
+            slow.lane, claimed.bucket, settle.of_leases([claimed.lease.lease_id], Release())
+        )
     )
 
     # The other one's next look begins with the pointers of its last one, and would find it anyhow.
@@ -263,12 +266,12 @@ def test_t7_a_seal_that_took_minutes_is_hinted_again(open_door: OpenDoor) -> Non
 
     def sleep() -> None:
         pass_time(slow, quick, seconds=600)
-        assert 1 == quick.reader()._scanner.scan(1).available
+        assert 1 == portal.run(quick.reader()._scanner.scan(1)).available
         assert minute_now(quick) - 3 < time_pointer(quick)
 
     slow.faults.before("fill_bucket", sleep)
-    assert seal.close(slow.lane, bucket) is not None
-    quick.lane.pointers.advance(Pointer.READER, bucket + 1)
+    assert portal.run(seal.close(slow.lane, bucket)) is not None
+    portal.run(quick.lane.pointers.advance(Pointer.READER, bucket + 1))
 
     assert [b"m"] == [message.body for message in quick.queue.get()]
 
@@ -337,11 +340,11 @@ def test_t17_a_look_behind_a_claim_that_slept_hands_out_the_rest(door: Door) -> 
     door.put_sealed(b"a")
     door.put_sealed(b"b")
     wait_for = door.reader(visibility_s=1)
-    first = wait_for.get(1)
-    second = door.reader(visibility_s=60).get(1)
+    first = portal.run(wait_for.get(1))
+    second = portal.run(door.reader(visibility_s=60).get(1))
     door.faults.before("read_messages", lambda: door.clock.advance(2))
 
-    read = read_in_time(door.lane, [*first, *second])
+    read = portal.run(read_in_time(door.lane, [*first, *second]))
 
     assert [b"b"] == [message.body for message in read]
 

@@ -17,7 +17,7 @@ from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
-from cassieq_spark.store import statements
+from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.testing.faults import Fault
 
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.invariant("I7")
 
 
 def sink_row(door: Door) -> SinkRow:
-    stored = door.store.sinks.read(door.queue.name)
+    stored = portal.run(door.store.sinks.read(door.queue.name))
     assert stored is not None
     return stored.value
 
 
 def abort(door: Door) -> None:
     """As repair does: roll the list forward, then end the epoch."""
-    stored = door.store.sinks.read(door.queue.name)
+    stored = portal.run(door.store.sinks.read(door.queue.name))
     assert stored is not None
-    roll_forward(door.lane, door.queue.name, stored.value.listed)
+    portal.run(roll_forward(door.lane, door.queue.name, stored.value.listed))
     row = rules.abort(stored.value, now_us=door.lane.clock.now_us())
-    assert isinstance(door.store.sinks.update(door.queue.name, stored, row), Applied)
+    assert isinstance(portal.run(door.store.sinks.update(door.queue.name, stored, row)), Applied)
 
 
 def test_a_committed_batch_is_there_once_however_often_it_is_committed(door: Door) -> None:
@@ -112,7 +112,7 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     result = door.put_batch(0, b"a")
     (((_, bucket), _),) = result.buckets
     assert [b"a"] == door.drain()
-    door.lane.pointers.advance(Pointer.REPAIR, bucket + 1)
+    portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1))
     door.session._session.execute(
         f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - as repair does
         "WHERE lane = %s AND bucket = %s IF EXISTS",
@@ -120,13 +120,13 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     )
     sink = SinkRef(sink_id=door.queue.name, epoch=1, block_end=BucketNo(bucket + 1))
     now_us = door.lane.clock.now_us()
-    landed = door.lane.buckets.insert(bucket, buckets.writing(sink, now_us=now_us))
+    landed = portal.run(door.lane.buckets.insert(bucket, buckets.writing(sink, now_us=now_us)))
     assert isinstance(landed, Applied)
     if is_filled:
         filled = buckets.prepared(
             landed.now.value, manifest=Runs.span(0, 0), due_us={}, size_bytes=1, now_us=now_us
         )
-        door.lane.buckets.fill(bucket, landed.now, filled)
+        portal.run(door.lane.buckets.fill(bucket, landed.now, filled))
 
     door.put_batch(1, b"b")
     assert [b"b"] == door.drain()
@@ -191,7 +191,7 @@ def test_r4_an_older_batch_is_diverged(door: Door) -> None:
 def test_r26_the_second_write_of_a_batch_is_refused(door: Door) -> None:
     door.put_batch(0, b"a")
     with pytest.raises(SinkIdReused):
-        transaction.admit(door.lane, door.identity(), 0, refuse_second_write=True)
+        portal.run(transaction.admit(door.lane, door.identity(), 0, refuse_second_write=True))
 
 
 def test_r24_one_sink_id_serves_one_queue(open_door: OpenDoor) -> None:
@@ -200,7 +200,7 @@ def test_r24_one_sink_id_serves_one_queue(open_door: OpenDoor) -> None:
     with pytest.raises(SinkIdReused):
         other.task(other.identity(sink_id=door.queue.name), 1, b"b")
     with pytest.raises(SinkIdReused):
-        transaction.forget(other.lane, door.queue.name)
+        portal.run(transaction.forget(other.lane, door.queue.name))
     assert [b"a"] == door.drain()
 
 
@@ -221,15 +221,15 @@ def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) 
     listed = BucketList.of((door.place(2**32 + at), 1 + at % 2) for at in range(10_000))
     who = door.identity()
     door.task(who, 0)
-    stored = door.store.sinks.read(who.sink_id)
+    stored = portal.run(door.store.sinks.read(who.sink_id))
     assert stored is not None
     decision = rules.decide(stored.value, who, 0, [rules.TaskResult(who=who, epoch=1)], now_us=1)
     assert isinstance(decision, rules.Commit)
     from dataclasses import replace  # noqa: PLC0415
 
-    door.store.sinks.update(who.sink_id, stored, replace(decision.row, listed=listed))
+    portal.run(door.store.sinks.update(who.sink_id, stored, replace(decision.row, listed=listed)))
     assert listed == sink_row(door).listed
-    row = door.session.one(statements.READ_SINK, (who.sink_id,))
+    row = portal.run(door.session.one(statements.READ_SINK, (who.sink_id,)))
     assert row is not None
     assert row.list is None
     assert row.list_parts > 1
@@ -238,19 +238,19 @@ def test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole(door: Door) 
 def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) -> None:
     """Repair aborts what looks abandoned: a beat must not wait for the first period's end."""
     heartbeats = door.store.heartbeats
-    assert not heartbeats.is_alive(door.queue.name, timeout_s=60)
-    with Heartbeat(door.lane, door.queue.name):
-        assert heartbeats.is_alive(door.queue.name, timeout_s=60)
+    assert not portal.run(heartbeats.is_alive(door.queue.name, timeout_s=60))
+    with portal.entered(Heartbeat(door.lane, door.queue.name)):
+        assert portal.run(heartbeats.is_alive(door.queue.name, timeout_s=60))
 
 
 def test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction(door: Door) -> None:
     who = door.identity(None)
-    once = transaction.begin_once(door.lane, who.sink_id)
-    assert rules.WriteUnder(epoch=1) == transaction.admit_once(door.lane, once)
+    once = portal.run(transaction.begin_once(door.lane, who.sink_id))
+    assert rules.WriteUnder(epoch=1) == portal.run(transaction.admit_once(door.lane, once))
     assert sink_row(door).is_once
-    stored = door.store.sinks.read(who.sink_id)
+    stored = portal.run(door.store.sinks.read(who.sink_id))
     assert stored is not None
-    door.store.sinks.delete(who.sink_id, stored)
+    portal.run(door.store.sinks.delete(who.sink_id, stored))
     with pytest.raises(SinkFenced):
-        transaction.admit_once(door.lane, once)
-    assert door.store.sinks.read(who.sink_id) is None
+        portal.run(transaction.admit_once(door.lane, once))
+    assert portal.run(door.store.sinks.read(who.sink_id)) is None

@@ -13,6 +13,7 @@ from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.queue.sink.buckets import insert_writing
 from cassieq_spark.repair.findings import FINDINGS, Finding, VerifyReport
+from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks
 from tests.fixtures.cassandra import own_keyspace
@@ -40,15 +41,15 @@ def by_hand(door: Door, manifest: Runs, *rows: tuple[int, list[bytes]]) -> Bucke
     """A bulk bucket that is visible: rows of bodies by their first offset."""
     bucket = door.reserve()
     sink = SinkRef(sink_id="by hand", epoch=1, block_end=BucketNo(bucket + 1))
-    row = insert_writing(door.lane, bucket, sink)
+    row = portal.run(insert_writing(door.lane, bucket, sink))
     assert row is not None
     for first, bodies in rows:
         door.write(bucket, first, *bodies)
     now_us = door.clock.now_us()
     filled = rules.prepared(row.value, manifest=manifest, due_us={}, size_bytes=1, now_us=now_us)
-    outcome = door.lane.buckets.fill(bucket, row, filled)
+    outcome = portal.run(door.lane.buckets.fill(bucket, row, filled))
     assert isinstance(outcome, Applied)
-    door.lane.change_bucket(bucket, lambda row, *_: rules.published(row, now_us=now_us))
+    portal.run(door.lane.change_bucket(bucket, lambda row, *_: rules.published(row, now_us=now_us)))
     return bucket
 
 
@@ -88,8 +89,8 @@ def test_t4_what_came_back_behind_the_reader_without_a_hint_is_named_and_repair_
     door.queue.put_many([b"m"] * 10)
     messages = door.queue.get(10, visibility_timeout=5)
     door.queue.put(b"else")
-    assert [b"else"] == door.bodies(door.reader().get(1))
-    assert door.lane.read_pointers().reader > FIRST
+    assert [b"else"] == door.bodies(portal.run(door.reader().get(1)))
+    assert portal.run(door.lane.read_pointers()).reader > FIRST
     if how == "delay":
         door.queue.release(messages, delay=5)
     elif how == "release":
@@ -98,10 +99,10 @@ def test_t4_what_came_back_behind_the_reader_without_a_hint_is_named_and_repair_
     assert [] == kinds(door)
     forget_hints(door)
     assert [("visible_without_hint", 0)] == kinds(door)
-    assert [] == door.reader().get(10)
+    assert [] == portal.run(door.reader().get(10))
     door.client.repair(door.queue.name)
     assert [] == kinds(door)
-    assert 10 == len(door.bodies(door.reader().get(10)))
+    assert 10 == len(door.bodies(portal.run(door.reader().get(10))))
 
 
 def forget_hints(door: Door) -> None:
@@ -118,7 +119,7 @@ def test_t2_a_row_above_its_limit_is_named(door: Door) -> None:
     door.put_batch(0, b"a")
     assert [] == kinds(door)
     revisions = tuple((offset, (1 << 62) + offset) for offset in range(80_000))
-    door.lane.change_bucket(FIRST, lambda row, *_: replace(row, revisions=revisions))
+    portal.run(door.lane.change_bucket(FIRST, lambda row, *_: replace(row, revisions=revisions)))
     assert ("row_too_large", 0) in kinds(door)
 
 
@@ -145,13 +146,13 @@ def test_t19_a_bucket_list_whose_sink_has_no_row_is_named_by_a_look_at_all_queue
 
     door.put_batch(0, b"a")
     assert [] == orphans()
-    stored = door.store.sinks.read(sink_id)
+    stored = portal.run(door.store.sinks.read(sink_id))
     assert stored is not None
     lists = door.session._session.execute(
         f"SELECT * FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
         (sink_id,),
     ).all()
-    door.store.sinks.delete(sink_id, stored)
+    portal.run(door.store.sinks.delete(sink_id, stored))
     for row in lists:
         door.session._session.execute(
             f"INSERT INTO {door.session.keyspace}.sink_list (sink_id, list_id, part, data) "  # noqa: S608

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 from cassandra import OperationTimedOut
 
 from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.store import portal
 from cassieq_spark.store.statements import READ_QUEUE
 from cassieq_spark.testing.faults import Fault, FaultyStore
 
@@ -59,8 +61,14 @@ class Slow:
 
     def begin(self) -> Sent:
         """Send a statement that may take two seconds."""
-        with self._session.within(each_s=2.0):
-            return self._session.start(READ_QUEUE, ("orders",))
+
+        async def sent() -> Sent:
+            with self._session.within(each_s=2.0):
+                one = self._session.start(READ_QUEUE, ("orders",))
+            await asyncio.wait([one.answer])
+            return one
+
+        return portal.run(sent())
 
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
@@ -80,17 +88,17 @@ def test_what_the_first_sending_took_is_part_of_the_limit(
     session = client._session
     slow = Slow(session, monkeypatch, 1.5)
     with session.within(each_s=2.0):
-        session.run(READ_QUEUE, ("orders",))
+        portal.run(session.run(READ_QUEUE, ("orders",)))
     assert [2.0, 0.5] == slow.timeouts_s
 
     slow = Slow(session, monkeypatch, 1.5)
-    session.finish(slow.begin())
+    portal.run(session.finish(slow.begin()))
     assert [2.0, 0.5] == slow.timeouts_s
 
     slow = Slow(session, monkeypatch, 2.0)
     sent = slow.begin()
     with pytest.raises(StoreTimeout, match=r"2\.0 s, sent once"):
-        session.finish(sent)
+        portal.run(session.finish(sent))
     assert [2.0] == slow.timeouts_s
 
 
@@ -102,5 +110,5 @@ def test_for_how_long_nobody_waited_is_no_part_of_the_limit(
     slow = Slow(session, monkeypatch, 1.5)
     sent = slow.begin()
     slow.now_s += 300
-    session.finish(sent)
+    portal.run(session.finish(sent))
     assert [2.0, 0.5] == slow.timeouts_s

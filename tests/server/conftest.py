@@ -18,6 +18,7 @@ from botocore.config import Config
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.cassandra import KEYSPACE
@@ -198,13 +199,13 @@ def new_account(client: cassieq.Client, master_key_file: Path) -> Iterator[Calla
     admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
 
     def make() -> Account:
-        first = admin.create(f"acme-{new_uuid().hex[:12]}", master_key)
+        first = portal.run(admin.create(f"acme-{new_uuid().hex[:12]}", master_key))
         made.append(Account(admin, master_key, first))
         return made[-1]
 
     yield make
     for one in made:
-        admin.delete(one.name, with_queues=True)
+        portal.run(admin.delete(one.name, with_queues=True))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.errors import UNKNOWN_CALLERS
 from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import arn_of, pair, refusal, signed
 from tests.fixtures.certificates import Authority
@@ -190,7 +191,7 @@ def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
     waiting.get_queue_url(QueueName="orders")  # its key is remembered from now on
     thread = threading.Thread(target=wait)
     thread.start()
-    account.admin.set_enabled(account.name, is_enabled=False, key_id=made.key_id)
+    portal.run(account.admin.set_enabled(account.name, is_enabled=False, key_id=made.key_id))
     # The gateway remembers keys for ten seconds.
     probe = sqs_at(guarded.url, key=pair(made))
     wait_until(lambda: _is_refused(probe), deadline_s=20)
@@ -292,4 +293,4 @@ def test_an_account_from_the_command_line_works_with_boto3_and_with_curl(
         assert b"by curl" == message.body
         sqs.close()
     finally:
-        AccountAdmin(client.store).delete(name, with_queues=True)
+        portal.run(AccountAdmin(client.store).delete(name, with_queues=True))

@@ -19,6 +19,7 @@ from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.store import portal
 from tests.fixtures.accounts import Account, signed
 from tests.fixtures.commands import CommandLine, end
 from tests.server.conftest import start_gateway
@@ -95,12 +96,14 @@ def scene(
     """At the end, nothing of the victim's has changed, and the log has no secret."""
     admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
     stranger, victim = (
-        Account(admin, master_key, admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
+        Account(
+            admin, master_key, portal.run(admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
+        )
         for name in ("stranger", "victim")
     )
     queue = client.create_queue(f"{victim.name}/orders", linger=0)
     queue.put(BODY.encode())
-    before = admin.queues(victim.name)
+    before = portal.run(admin.queues(victim.name))
     started = start_gateway(
         CommandLine(cassandra.contact_points),
         "--no-repair", "--auth", "--master-key-file", str(master_key_file),
@@ -111,13 +114,13 @@ def scene(
 
     (message,) = queue.peek()
     assert (BODY.encode(), 0) == (message.body, message.delivery_count)
-    assert before == admin.queues(victim.name)
+    assert before == portal.run(admin.queues(victim.name))
     started.process.terminate()
     log = end(started.process).err
     for hidden in (BODY, stranger.key[1], victim.key[1], "request_failed"):
         assert hidden not in log
     for account in (stranger, victim):
-        admin.delete(account.name, with_queues=True)
+        portal.run(admin.delete(account.name, with_queues=True))
 
 
 @st.composite

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.store import portal
 from tests.fixtures.commands import CASSIEQ, CommandLine
 from tests.server.conftest import sqs_at
 from tests.unit.test_conf_docker import compose
@@ -29,7 +30,7 @@ KEY = re.compile(r"^(access_key_id|secret_access_key)\s+(\S+)$", re.MULTILINE)
 @pytest.fixture
 def _no_account_before_or_after(client: cassieq.Client) -> Iterator[None]:
     yield
-    AccountAdmin(client.store).delete(ACCOUNT, with_queues=True)
+    portal.run(AccountAdmin(client.store).delete(ACCOUNT, with_queues=True))
 
 
 @pytest.mark.usefixtures("_no_account_before_or_after")

@@ -15,6 +15,7 @@ from cassieq_spark.errors import AccessDenied, AuthenticationFailed
 from cassieq_spark.model.rights import Grant, Principal, Right
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.principal import LOCAL, THREADS, Gate
+from cassieq_spark.store import portal
 from cassieq_spark.store.call import acting
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import FaultyStore
@@ -217,7 +218,7 @@ def test_what_one_account_administers_keeps_neither_keys_nor_other_accounts_wait
             async with asyncio.timeout(30):
                 who = await gate.authenticate(request_of(account.key), may=anything)
                 assert account.name == acting.get() == who.account
-                found = await gate.administer(lambda admin, _: admin.keys(account.name))
+                found = await gate.administer(lambda admin, _: portal.run(admin.keys(account.name)))
             assert account.key[0] in [one.key_id for one in found]
             assert ["slow"] == begun
         finally:
@@ -260,7 +261,7 @@ def test_a_caller_is_confirmed_as_long_as_its_key_may(
         # As if ten seconds had passed.
         assert gate._authenticator is not None
         gate._authenticator._keys._known.clear()
-        account.admin.delete_key(account.name, made.key_id)
+        portal.run(account.admin.delete_key(account.name, made.key_id))
         with pytest.raises(AuthenticationFailed, match="while the request waited"):
             await gate.confirm(who, Right.READ, who.full_name("orders"))
 

@@ -16,6 +16,7 @@ from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.repair.lead import taken
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
@@ -329,7 +330,7 @@ def test_a_queue_that_does_not_answer_is_told_and_holds_up_no_other(
     """It has no figures: those of before may be wrong by now, and an alert says so."""
     own_client.create_queue("away").put(b"one")
     own_client.create_queue("there").put(b"one")
-    away = open_lane(own_client.store, queue_name("away"))
+    away = portal.run(open_lane(own_client.store, queue_name("away")))
     scanner = Scanner(1)
     registry = registry_of(scanner)
     with FaultyStore().on(own_client.store.session) as faults:

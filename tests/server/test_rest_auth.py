@@ -15,6 +15,7 @@ from botocore.credentials import Credentials
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.rest.call import Raw
 from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import all_but, pair
 from tests.server.test_rest_queues import problem
@@ -191,7 +192,7 @@ def test_a_waiter_whose_key_is_disabled_gets_nothing(
     waiter.get("/queues/orders/messages")  # its key is remembered from now on
     thread = threading.Thread(target=wait)
     thread.start()
-    account.admin.set_enabled(account.name, is_enabled=False, key_id=key[0])
+    portal.run(account.admin.set_enabled(account.name, is_enabled=False, key_id=key[0]))
     # The gateway remembers keys for ten seconds.
     probe = as_key(key)
     wait_until(lambda: probe.get("/queues/orders/messages").status_code == 401, deadline_s=20)

@@ -19,6 +19,7 @@ from requests.auth import AuthBase
 from schemathesis import GenerationMode
 
 from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.store import portal
 from tests.fixtures.accounts import pair
 from tests.fuzz.described import CHECKS, KINDS, SCHEMA
 from tests.fuzz.sqs import drawn
@@ -77,16 +78,16 @@ class Scene:
     def tidy(self) -> None:
         """The stranger has the keys of the beginning again, but those that were deleted."""
         admin, name = self.stranger.admin, self.stranger.name
-        for one in admin.keys(name):
+        for one in portal.run(admin.keys(name)):
             if one.key_id not in self.kept:
-                admin.delete_key(name, one.key_id)
+                portal.run(admin.delete_key(name, one.key_id))
             else:
-                admin.set_enabled(name, is_enabled=True, key_id=one.key_id)
+                portal.run(admin.set_enabled(name, is_enabled=True, key_id=one.key_id))
 
 
 def of(account: Account) -> list[dict[str, Any]]:
     """An account's keys, but not when they were last used."""
-    found = [one.to_plain() for one in account.admin.keys(account.name)]
+    found = [one.to_plain() for one in portal.run(account.admin.keys(account.name))]
     return [{name: one[name] for name in one if name != "last_used_at"} for one in found]
 
 
@@ -114,7 +115,7 @@ def scene(
     found.secrets |= {stranger.key[1], victim.key[1], pair(spare)[1], reader[1]}
     yield found
     assert before == of(victim)
-    assert [f"{victim.name}/{QUEUE}"] == [one.name for one in admin.queues(victim.name)]
+    assert [f"{victim.name}/{QUEUE}"] == [one.name for one in portal.run(admin.queues(victim.name))]
     (message,) = orders.peek()
     assert (BODY.encode(), 0) == (message.body, message.delivery_count)
 

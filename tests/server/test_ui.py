@@ -13,6 +13,7 @@ import pytest
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.ui.page import Form
 from cassieq_spark.server.ui.pages import PAGES
+from cassieq_spark.store import portal
 from tests.fixtures.accounts import HOUR_US, all_but, pair
 from tests.fixtures.ui import SESSION, Visitor, problem_of, text_of
 
@@ -144,7 +145,7 @@ def test_a_session_ends_by_time_by_logout_and_with_its_key(
 
     key = account.new_key(*all_but(Right.PUT))
     visitor.log_in(pair(key))
-    account.admin.delete_key(account.name, key.key_id)
+    portal.run(account.admin.delete_key(account.name, key.key_id))
     deadline_s = time.monotonic() + 15
     while visitor.get("/ui/").status_code == 200:
         assert time.monotonic() < deadline_s

@@ -14,6 +14,7 @@ from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.ui.pages import PAGES
+from cassieq_spark.store import portal
 from tests.fixtures.accounts import Account
 from tests.fixtures.commands import CommandLine, end
 from tests.fixtures.ui import SESSION, Visitor
@@ -58,7 +59,9 @@ def scene(
     """At the end, nothing of the victim's has changed, and the log has no secret and no fault."""
     admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
     stranger, victim = (
-        Account(admin, master_key, admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
+        Account(
+            admin, master_key, portal.run(admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
+        )
         for name in ("stranger", "victim")
     )
     client.create_queue(f"{stranger.name}/own", linger=0).put(MARK.encode(), tag=MARK)
@@ -80,7 +83,7 @@ def scene(
     for hidden in (BODY, stranger.key[1], victim.key[1], "request_failed"):
         assert hidden not in log, log
     for account in (stranger, victim):
-        admin.delete(account.name, with_queues=True)
+        portal.run(admin.delete(account.name, with_queues=True))
 
 
 TEXT = st.text(max_size=20).map(lambda text: text + MARK) | st.sampled_from(

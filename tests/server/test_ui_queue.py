@@ -10,6 +10,7 @@ import pytest
 
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.pages import Spot, page
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.ui import Visitor, problem_of, text_of
 
@@ -174,15 +175,15 @@ def test_pages_go_on_where_they_were_whatever_was_taken_meanwhile(
             for key in ("a", "b", "c", "d"):
                 queue.put_many([b"x"] * 7, priority=priority, key=key)
         queue.release(queue.get(9))
-        lane = open_lane(client.store, queue._known_lane.queue)
-        first = page(lane, 11)
+        lane = portal.run(open_lane(client.store, queue._known_lane.queue))
+        first = portal.run(page(lane, 11))
         assert 11 == len(first)
         assert {1} == {one.priority for one in first}
         queue.ack(queue.get(11))
         seen = {(one.lane, one.id) for one in first}
         after = Spot(first[-1].lane, first[-1].id)
         count = 0
-        while found := page(lane, 4, after=after):
+        while found := portal.run(page(lane, 4, after=after)):
             spots = [(one.lane, one.id) for one in found]
             assert seen.isdisjoint(spots)
             seen |= set(spots)

@@ -14,6 +14,7 @@ from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.one_queue import OneQueue
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.store import session as sessions
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
@@ -82,7 +83,7 @@ def test_a_batch_takes_about_so_many_bytes(streams: Streams, of: str) -> None:
         while (end := planner.latest(start, Limits(at_most_bytes=40_000))) != start:
             sizes.append(taken(end))
             start = end
-        rows, _ = streams.lane.buckets.read_many(range(4))
+        rows, _ = portal.run(streams.lane.buckets.read_many(range(4)))
     each = sum(row.value.size_bytes for row in rows.values() if row is not None) / 200
     assert 200 == sum(sizes)
     assert all(size * each <= 40_000 for size in sizes)
@@ -117,10 +118,13 @@ def test_what_comes_while_a_trigger_has_counted_nothing_waits_too(
     """Ids are reserved, and wake the query, before their messages are there."""
     limits = Limits(at_least=300, wait_s=60)
 
-    def count(queue: OneQueue, enough: int) -> int:
-        counted = counting(queue, enough)
+    def comes_late() -> None:
         if not streams.queue.stats().visible:
             streams.queue.put_many([b"late"] * 200)
+
+    async def count(queue: OneQueue, enough: int) -> int | None:
+        counted = await counting(queue, enough)
+        await portal.outside(comes_late)
         return counted
 
     counting = OneQueue.count
@@ -138,15 +142,15 @@ def test_an_idle_trigger_that_would_wait_closes_gaps_and_is_two_reads_then(
     streams: Streams, clock: ManualClock
 ) -> None:
     limits = Limits(at_least=300, wait_s=60)
-    reserve(streams.lane, 3)
+    portal.run(reserve(streams.lane, 3))
     with run_of(streams) as planner:
         assert START == planner.latest(START, limits)
         clock.advance(streams.lane.settings.gap_timeout_s + 1)
         planner.latest(START, limits)
         planner.latest(START, limits)
-        assert streams.lane.read_pointers().reader == streams.lane.read_monoton().next_id // (
-            streams.lane.bucket_size
-        )
+        assert portal.run(streams.lane.read_pointers()).reader == portal.run(
+            streams.lane.read_monoton()
+        ).next_id // (streams.lane.bucket_size)
         assert_idle(streams, planner, START, limits)
 
 
@@ -171,7 +175,9 @@ def test_a_query_that_would_wait_names_a_bucket_that_is_away_and_waits_where_oth
     monkeypatch.setattr(sessions, "DEADLINE_S", 1.0)
     limits = Limits(at_least=300, wait_s=60)
     streams.put(streams.numbered(0, 10, 1).coalesce(1))
-    (at,) = (bucket for bucket in range(9) if streams.lane.buckets.read(BucketNo(bucket)))
+    (at,) = (
+        bucket for bucket in range(9) if portal.run(streams.lane.buckets.read(BucketNo(bucket)))
+    )
     with FaultyStore().on(streams.lane.store.session) as faults, run_of(streams) as planner:
         faults.unreachable(at, lane=streams.lane.lane_id)
         with pytest.raises(StoreError, match=f"bucket {at} of "):

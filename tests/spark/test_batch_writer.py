@@ -15,6 +15,7 @@ from cassieq_spark.options import parse_sink
 from cassieq_spark.spark import sink
 from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.sink import BatchWriter
+from cassieq_spark.store import portal
 from cassieq_spark.store.store import close_shared
 from tests.fixtures.cassandra import KEYSPACE
 
@@ -93,7 +94,7 @@ class Worker:
         return [self.door.value(bucket).status for bucket in range(self._reserved())]
 
     def _reserved(self) -> int:
-        return self.door.lane.read_monoton().next_id // self.door.lane.bucket_size
+        return portal.run(self.door.lane.read_monoton()).next_id // self.door.lane.bucket_size
 
 
 FIVE = (b"1", b"2", b"3", b"4", b"5")

@@ -19,6 +19,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ConnectorMissing, StoreUnavailable
 from cassieq_spark.model.lanes import shard_of
+from cassieq_spark.store import portal
 from tests.children.connector_stops import A_BATCH, BATCHES
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import CHILDREN
@@ -287,10 +288,10 @@ def test_a_session_without_the_connector_is_told_before_anything_is_reserved(
     with pytest.raises(ConnectorMissing, match=r"spark\.jars\.packages=com\.datastax\.spark:"):
         put(streams.numbered(0, 1), 0)
 
-    monoton = streams.lane.monotons.read()
+    monoton = portal.run(streams.lane.monotons.read())
     assert monoton is not None
     assert 0 == monoton.value.next_id
-    assert streams.lane.store.sinks.read(streams.queue.name) is None
+    assert portal.run(streams.lane.store.sinks.read(streams.queue.name)) is None
 
 
 def test_a_driver_without_pandas_is_told_what_to_install(

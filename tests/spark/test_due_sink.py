@@ -17,6 +17,7 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.spark import lane_packer, sink
 from cassieq_spark.spark.ahead import Ahead
+from cassieq_spark.store import portal
 from cassieq_spark.testing.faults import Fault
 from tests.fixtures.queues import Crash, crash, drain
 
@@ -60,7 +61,7 @@ def batch_of(door: Door, rows: Rows) -> pa.RecordBatch:
 
 def task(door: Door, who: Identity, batch_id: int, batches: Sequence[pa.RecordBatch]) -> TaskResult:
     """One task attempt, as Spark runs it."""
-    admission = transaction.admit(door.lane, who, batch_id)
+    admission = portal.run(transaction.admit(door.lane, who, batch_id))
     options = parse_sink({"queue": door.queue.name, "contactPoints": "127.0.0.1"})
     ahead = Ahead(iter(batches))
     return sink._write(door.lane, options, who, admission, ahead, meter=Meter()).result
@@ -99,7 +100,7 @@ def test_each_row_waits_in_the_lane_of_its_period_and_class(open_door: OpenDoor)
 
     lanes = [door.lane.sibling(lane) for lane in {place.lane for place, _ in result.buckets}]
     assert [0, 0, 1, 1, 1] == sorted(lane.priority for lane in lanes)
-    assert 3 == len(schedule.begun_and_later(door.lane)[1])
+    assert 3 == len(portal.run(schedule.begun_and_later(door.lane))[1])
     assert Counter({b"now": 2, b"past": 2}) == delivered_after(door, 0)
     assert Counter({b"soon": 2}) == delivered_after(door, 120)
     assert 6 == door.queue.stats().scheduled
@@ -117,7 +118,7 @@ def test_a_delay_takes_the_same_lanes_as_a_due_time(open_door: OpenDoor) -> None
     result = task(door, who, FIRST, [nobody_waits, delays, nobody_waits])
     door.commit(who, FIRST, result)
 
-    assert 1 == len(schedule.begun_and_later(door.lane)[1])
+    assert 1 == len(portal.run(schedule.begun_and_later(door.lane))[1])
     assert Counter({b"now": 3}) == delivered_after(door, 0)
     assert Counter({b"far": 1}) == delivered_after(door, 2 * DAY_S + 1)
 
@@ -129,7 +130,7 @@ def test_a_row_that_is_due_too_late_is_named_and_nothing_is_written(
     door = open_door()
     with pytest.raises(BodyInvalid, match=r"row 1 .* at most 400 days ahead"):
         put_batch(door, FIRST, [(b"a", DAY_S, 0), (b"b", in_days * DAY_S, 0)])
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]
     minutes = open_door("minutes", schedule_period=60)
     with pytest.raises(BodyInvalid, match=r"row 0 .* schedule_period=60 .* 6.94444 days"):
         put_batch(minutes, FIRST, [(b"a", 8 * DAY_S, 0)])
@@ -176,7 +177,7 @@ def test_u6_a_list_with_a_lane_that_is_over_counts_as_rolled(open_door: OpenDoor
     put_batch(door, FIRST, [(b"a", DAY_S, 0), (b"b", 40 * DAY_S, 0)])
     assert Counter([b"a"]) == delivered_after(door, DAY_S + 1)
     finish(door)
-    assert 1 == len(schedule.begun_and_later(door.lane)[1])
+    assert 1 == len(portal.run(schedule.begun_and_later(door.lane))[1])
 
     put_batch(door, SECOND, [(b"c", None, 0), (b"d", 40 * DAY_S, 0)])
 
@@ -195,7 +196,7 @@ def test_a_transaction_that_nobody_ends_holds_no_due_lane_for_ever(open_door: Op
 
     assert Counter() == delivered_after(door, 1)
     finish(door, passes=6)
-    begun, later = schedule.begun_and_later(door.lane)
+    begun, later = portal.run(schedule.begun_and_later(door.lane))
     assert [] == begun + later
 
 
@@ -203,11 +204,11 @@ def test_rows_of_a_lane_that_takes_no_more_go_to_an_ordinary_one(open_door: Open
     """By a clock that is behind, a period that repair has closed may look as if it came."""
     door = open_door(linger=0)
     period = (door.clock.now_us() + DAY_S * 1_000_000) // door.lane.settings.period_us
-    door.lane.pointers.advance(Pointer.SCHEDULE_CLOSED, period + 1)
+    portal.run(door.lane.pointers.advance(Pointer.SCHEDULE_CLOSED, period + 1))
 
     put_batch(door, FIRST, [(b"a", DAY_S, 0), (b"b", 0.5 * DAY_S, 0), (b"now", None, 0)])
 
-    assert [] == schedule.begun_and_later(door.lane)[1]
+    assert [] == portal.run(schedule.begun_and_later(door.lane))[1]
     assert Counter([b"now"]) == delivered_after(door, 0)
     assert Counter([b"b"]) == delivered_after(door, 0.5 * DAY_S + 1)
     assert Counter([b"a"]) == delivered_after(door, 0.5 * DAY_S + 1)
@@ -233,7 +234,7 @@ def test_a_task_holds_few_lanes_open_and_little_in_memory(
     put_batch(door, FIRST, *(rows[at : at + 40] for at in range(0, 240, 40)))
 
     assert lane_packer.MOST_OPEN == most
-    assert 80 == len(schedule.begun_and_later(door.lane)[1])
+    assert 80 == len(portal.run(schedule.begun_and_later(door.lane))[1])
     assert 240 == door.queue.stats().scheduled
     assert Counter(body for body, _, _ in rows) == delivered_after(door, 5 * DAY_S)
 

@@ -18,7 +18,7 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 from tests.fixtures.queues import payload
 
 if TYPE_CHECKING:
@@ -196,18 +196,22 @@ def test_a_transaction_over_lanes_is_visible_in_all_or_none(lanes: Streams) -> N
     lane = lanes.lane
     result = _written(lanes, 1)
     assert 0 == lanes.queue.stats().visible
-    stored = lane.store.sinks.read(lanes.queue.name)
+    stored = portal.run(lane.store.sinks.read(lanes.queue.name))
     assert stored is not None
     decision = _decided(stored.value, result)
-    lane.store.sinks.update(lanes.queue.name, stored, decision)
+    portal.run(lane.store.sinks.update(lanes.queue.name, stored, decision))
 
     assert 6 == lanes.queue.stats().visible  # looks show it as decided
     top = lane.sibling(lane.lanes[-1])
-    rows = {at: row for at, row in top.buckets.read_many(range(4))[0].items() if row is not None}
-    settle_decided(top, rows)
+    rows = {
+        at: row
+        for at, row in portal.run(top.buckets.read_many(range(4)))[0].items()
+        if row is not None
+    }
+    portal.run(settle_decided(top, rows))
 
     statuses = {
-        one.buckets.read(place.bucket).value.status.value  # type: ignore[union-attr]
+        portal.run(one.buckets.read(place.bucket)).value.status.value  # type: ignore[union-attr]
         for place, _ in result.buckets
         for one in [lane.sibling(place.lane)]
     }
@@ -217,29 +221,31 @@ def test_a_transaction_over_lanes_is_visible_in_all_or_none(lanes: Streams) -> N
 @pytest.mark.invariant("I7")
 def test_an_aborted_transaction_is_void_in_every_lane(lanes: Streams) -> None:
     result = _written(lanes, 1)
-    transaction.forget(lanes.lane, lanes.queue.name)
+    portal.run(transaction.forget(lanes.lane, lanes.queue.name))
 
     assert [] == lanes.queue.get(10)
     with pytest.raises(SinkFenced):
-        transaction.commit(lanes.lane, result.who, 0, [result])
+        portal.run(transaction.commit(lanes.lane, result.who, 0, [result]))
     assert 0 == lanes.queue.stats().visible
 
 
 def _written(lanes: Streams, count: int) -> TaskResult:
     lane = lanes.lane
     who = Identity(sink_id=lanes.queue.name, lane=lane.lane_id)
-    admission = transaction.admit(lane, who, 0)
+    admission = portal.run(transaction.admit(lane, who, 0))
     assert isinstance(admission, WriteUnder)
-    with BulkWriter(
-        lane,
-        sink_id=who.sink_id,
-        epoch=admission.epoch,
-        bucket_bytes=1 << 20,
-        writes_in_flight=4,
+    with portal.entered(
+        BulkWriter(
+            lane,
+            sink_id=who.sink_id,
+            epoch=admission.epoch,
+            bucket_bytes=1 << 20,
+            writes_in_flight=4,
+        )
     ) as writer:
         for lane_id in lane.lanes:
-            writer.of(lane_id).add(payload(*[b"m"] * count), count)
-        buckets = writer.finish()
+            portal.run(writer.of(lane_id).add(payload(*[b"m"] * count), count))
+        buckets = portal.run(writer.finish())
     return TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
 
 

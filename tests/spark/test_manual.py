@@ -14,6 +14,7 @@ from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def settle(streams: Streams, end: dict[str, object], *, leases: int) -> int:
     """Ack so many of the batch's leases; how many messages."""
     named = SourceOffset.from_json(end).leases[:leases]
     for one in named:
-        settle_bucket(streams.lane, one.place.bucket, {one.lease_id: {Ack(): one.runs}})
+        portal.run(settle_bucket(streams.lane, one.place.bucket, {one.lease_id: {Ack(): one.runs}}))
     return sum(one.runs.count for one in named)
 
 

@@ -19,6 +19,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.settle import batches
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.queues import time_stands_still
@@ -124,7 +125,7 @@ def test_what_another_consumer_has_by_now_is_not_acked_by_the_old_lease(streams:
     with run_of(streams) as planner:
         end = planner.latest(START, ALL)
         with streams.in_an_hour() as later:
-            [theirs] = streams.consumer(later).get(50)
+            [theirs] = portal.run(streams.consumer(later).get(50))
             planner.ack(end)
 
             assert [theirs.lease.lease_id] == [lease.lease_id for lease in streams.leases]
@@ -160,7 +161,7 @@ def test_what_another_consumer_got_meanwhile_is_left_out_or_fails(
         end = died.latest(START, ALL)
         planned = _by_bucket(died.plan(START, end))
     with streams.in_an_hour() as later:
-        taken = {one.bucket for one in streams.consumer(later).get(450)}
+        taken = {one.bucket for one in portal.run(streams.consumer(later).get(450))}
     lost_before = metrics.LEASES_LOST.value
     with run_of(streams, onLeaseLost=on_lease_lost) as restarted:
         if on_lease_lost == "fail":
@@ -186,7 +187,7 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
         died.ack(end)
     used = sorted({leased.place.bucket for leased in SourceOffset.from_json(end).leases})
     for bucket in used:
-        lane.pointers.advance(Pointer.REPAIR, bucket + 1)
+        portal.run(lane.pointers.advance(Pointer.REPAIR, bucket + 1))
         lane.store.session._session.execute(
             f"DELETE FROM {lane.store.session.keyspace}.bucket "  # noqa: S608 - a test's own
             "WHERE lane = %s AND bucket = %s IF EXISTS",
@@ -322,7 +323,7 @@ def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
             planner.latest(first, Limits(at_most=100))
         assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)
         monkeypatch.undo()
-        assert {1} == {one.lease.delivery_count for one in streams.consumer().get(100)}
+        assert {1} == {one.lease.delivery_count for one in portal.run(streams.consumer().get(100))}
 
 
 def test_acks_are_counted_when_they_are_found_once_however_often_they_are_asked_for(
@@ -346,12 +347,14 @@ def test_messages_that_a_program_has_settled_itself_are_counted_with_their_batch
     with run_of(streams, ackMode="manual") as planner:
         end = planner.latest(START, ALL)
         done = by_bucket(SourceOffset.from_json(end).leases)
-        batches.ack_leases(
-            streams.lane,
-            {
-                bucket: {lease: runs.take(60)[0] for lease, runs in leases.items() if runs}
-                for bucket, leases in done.items()
-            },
+        portal.run(
+            batches.ack_leases(
+                streams.lane,
+                {
+                    bucket: {lease: runs.take(60)[0] for lease, runs in leases.items() if runs}
+                    for bucket, leases in done.items()
+                },
+            )
         )
         before = metrics.MESSAGES_ACKED.value
         planner.ack(end)
@@ -370,7 +373,7 @@ def test_a_plan_is_made_once_per_run_and_batch(streams: Streams) -> None:
     with run_of(streams) as restarted:
         planned = restarted.plan(START, end)
         with streams.in_an_hour() as later:
-            streams.consumer(later).get(450)
+            portal.run(streams.consumer(later).get(450))
 
         assert planned == restarted.plan(START, end)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from cassieq_spark.store import portal
 from tests.fixtures.streams import Streams, bodies, failure_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def test_a_sink_id_without_a_batch_id_is_refused_before_anything_is_written(
     says = r"\[cassieq:option_invalid\] option 'sinkId' is 's', but 'batchId' is not set: .*neither"
     with pytest.raises(PySparkException, match=says):
         use("write", streams, sinkId="s")
-    assert streams.lane.store.sinks.read("s") is None
+    assert portal.run(streams.lane.store.sinks.read("s")) is None
     assert 0 == streams.queue.stats().visible
 
 

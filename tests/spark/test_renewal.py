@@ -10,6 +10,7 @@ import pytest
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock, wait_until
 from cassieq_spark.testing.faults import Away, FaultyStore
 
@@ -96,7 +97,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
                 finally:
                     faults.reachable()
                 reader = streams.consumer(lane)
-                claimed = {one.bucket for one in reader.get(100)}
+                claimed = {one.bucket for one in portal.run(reader.get(100))}
             assert claimed <= {away}
         finally:
             planner.close()
@@ -105,7 +106,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
 def _all_renewed(lane: Lane, buckets: list[BucketNo]) -> bool:
     """Whether nothing of these ends before the next period but one."""
     soon_us = lane.clock.now_us() + int(VISIBILITY_S * 0.9e6)
-    rows, _ = lane.buckets.read_many(buckets)
+    rows, _ = portal.run(lane.buckets.read_many(buckets))
     return all(
         lease.until_us >= soon_us for row in rows.values() if row for lease in row.value.leases
     )

@@ -17,6 +17,7 @@ from cassieq_spark.options import parse_connection
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.spark.jobs import repair
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.rows import leased_twice
@@ -46,7 +47,9 @@ def run(streams: Streams, *more: str, once: bool = True) -> tuple[int, Any]:
 
 def test_the_job_heals_and_says_what_it_would_do_and_did(streams: Streams) -> None:
     sink_id = streams.queue.name
-    transaction.admit(streams.lane, Identity(sink_id=sink_id, lane=streams.lane.lane_id), 0)
+    portal.run(
+        transaction.admit(streams.lane, Identity(sink_id=sink_id, lane=streams.lane.lane_id), 0)
+    )
     streams.client.alter_queue(streams.queue.name, repair_timeout=0.2, gap_timeout=0.1)
     streams.write_buckets(sink_id, 1, [b"of a driver that died"])
     wait_until(lambda: run(streams, "--dry-run")[1]["queues"][0]["aborted"] == 1)
@@ -99,10 +102,14 @@ def break_a_bucket(streams: Streams) -> None:
     """One bucket's row says two things of a message, and the messages of it are gone."""
     lane = streams.lane
     (bucket,) = (
-        at for at in range(8) if (row := lane.buckets.read(BucketNo(at))) and row.value.fresh
+        at
+        for at in range(8)
+        if (row := portal.run(lane.buckets.read(BucketNo(at)))) and row.value.fresh
     )
-    lane.change_bucket(BucketNo(bucket), lambda row, *_: leased_twice(row, Runs.span(0, 3)))
-    lane.messages.drop(BucketNo(bucket))
+    portal.run(
+        lane.change_bucket(BucketNo(bucket), lambda row, *_: leased_twice(row, Runs.span(0, 3)))
+    )
+    portal.run(lane.messages.drop(BucketNo(bucket)))
 
 
 def test_a_verify_says_what_is_broken_and_changes_nothing(

@@ -72,7 +72,6 @@ def streams(
 ) -> Iterator[SecuredStreams]:
     with secured.connect("ops") as client, secured.connect(login) as own:
         client.create_queue(queue_name, bucket_size=500)
-        own._store.session.map(str, range(2))
         made = SecuredStreams(spark, own, secured.node, own.queue(queue_name), tmp_path)
         made.secured, made.given = secured, {}
         yield made

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.model import dead_letter
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import Collected, Streams, bodies, failure_of
@@ -137,7 +137,7 @@ def test_each_message_goes_the_way_of_its_verdict(orders: Streams) -> None:
             hop["source-queue"],
         )
     with orders.in_an_hour() as later:
-        back = orders.consumer(later).get(10_000)
+        back = portal.run(orders.consumer(later).get(10_000))
     assert 300 == sum(one.lease.runs.count for one in back)
     assert {2} == {one.lease.delivery_count for one in back}
 
@@ -312,7 +312,7 @@ def test_what_is_released_with_a_delay_is_hidden_so_long(orders: Streams) -> Non
 
     assert (4, []) == (orders.queue.stats().delayed, orders.queue.get())
     with orders.in_an_hour() as later:
-        assert 4 == sum(one.lease.runs.count for one in orders.consumer(later).get(10))
+        assert 4 == sum(one.lease.runs.count for one in portal.run(orders.consumer(later).get(10)))
 
 
 def test_a_bucket_costs_one_cas_however_its_rows_are_shuffled(orders: Streams) -> None:

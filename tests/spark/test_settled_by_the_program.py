@@ -18,6 +18,7 @@ from cassieq_spark.queue.get.claim import give_back
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 
@@ -66,7 +67,9 @@ def lease_of(end: dict[str, object]) -> LeasedRuns:
 def settle(door: Door, leased: LeasedRuns, action: Action, first: int, end: int) -> None:
     """What `cassieq_spark.settle` does to some messages of a lease."""
     some = leased.runs.take(end)[0] - (leased.runs.take(first)[0] if first else EMPTY)
-    outcome = settle_bucket(door.lane, leased.place.bucket, {leased.lease_id: {action: some}})
+    outcome = portal.run(
+        settle_bucket(door.lane, leased.place.bucket, {leased.lease_id: {action: some}})
+    )
     assert end - first == outcome.judged.done(action)
 
 
@@ -166,10 +169,10 @@ def test_a_part_that_another_consumer_got_is_late_though_the_rest_was_renewed(
         end = planner.latest(START, ALL)
         with planner._renewal._lock:  # it would be in time, if it saw the hour before the other
             door.clock.advance(VISIBILITY_S + 1)
-            [other] = door.reader().get(BAD)
+            [other] = portal.run(door.reader().get(BAD))
             assert BAD == other.lease.runs.count
             if gives_back:
-                give_back([other])
+                portal.run(give_back([other]))
             renewals = metrics.LEASE_RENEWALS.value
         turn(door, planner, 0)
         wait_until(lambda: metrics.LEASE_RENEWALS.value > renewals, describe="a renewal")

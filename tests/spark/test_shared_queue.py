@@ -10,6 +10,7 @@ import pytest
 
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, failure_of
 
@@ -74,7 +75,7 @@ def test_leases_are_renewed_while_a_batch_runs_longer_than_they_do(streams: Stre
         ends: set[int] = set()
 
         def has_been_renewed_over_ten_timeouts() -> bool:
-            taken.extend(other.get(1_000))
+            taken.extend(portal.run(other.get(1_000)))
             ends.update(lease.until_us for lease in streams.leases)
             return max(ends) - min(ends) > 10_000_000
 

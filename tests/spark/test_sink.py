@@ -16,6 +16,7 @@ from cassieq_spark.errors import SinkFenced, UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult, WriteUnder
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.spark.sink import run_of_batch
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies, bodies_of, failure_of
 
@@ -72,13 +73,13 @@ def test_a_reader_that_polls_never_sees_a_part_of_an_uncommitted_batch(streams: 
             other = streams.consumer()
             for _ in range(5):
                 assert 0 == streams.queue.stats().visible
-                assert [] == other.get(10_000)
+                assert [] == portal.run(other.get(10_000))
             assert 0 == streams.look().count()
         finally:
             may_end.touch()
         while not written.done():
             seen = streams.queue.stats().visible
-            sink = streams.lane.store.sinks.read(sink_id)
+            sink = portal.run(streams.lane.store.sinks.read(sink_id))
             assert sink is not None
             assert seen == 0 or sink.value.last == 0
         written.result()
@@ -101,7 +102,7 @@ def test_a_write_that_fails_half_way_leaves_nothing_to_be_seen(streams: Streams)
         streams.put(streams.mapped(frame, fails), chunkMessages=100)
 
     assert 0 == streams.queue.stats().visible
-    assert [] == streams.consumer().get(10)
+    assert [] == portal.run(streams.consumer().get(10))
     streams.put(streams.numbered(0, 300))
     assert bodies(0, 300) == streams.drain().bodies
 
@@ -273,19 +274,19 @@ def test_of_two_drivers_of_one_query_one_batch_gets_in(
     )
     results = {}
     for who, written in ((zombie, b"zombie"), (restarted, b"restarted")):
-        admission = transaction.admit(lane, who, 0)
+        admission = portal.run(transaction.admit(lane, who, 0))
         assert isinstance(admission, WriteUnder)
         buckets = streams.write_buckets(who.sink_id, admission.epoch, [written])
         results[who] = [TaskResult(who=who, epoch=admission.epoch, buckets=buckets)]
 
     winner, loser = (zombie, restarted) if zombie_commits == "first" else (restarted, zombie)
-    assert 1 == transaction.commit(lane, winner, 0, results[winner])
+    assert 1 == portal.run(transaction.commit(lane, winner, 0, results[winner]))
     with pytest.raises(SinkFenced, match=r"Two queries run on one checkpoint|epoch"):
-        transaction.commit(lane, loser, 0, results[loser])
+        portal.run(transaction.commit(lane, loser, 0, results[loser]))
 
     expected = b"zombie" if zombie_commits == "first" else b"restarted"
     assert {expected: 1} == dict(bodies_of(streams.look().collect()))
-    streams.consumer().get(10)
+    portal.run(streams.consumer().get(10))
     assert {"sealed": 1, "void": 1} == streams.queue.stats().buckets
 
 
@@ -297,15 +298,15 @@ def test_a_superseded_run_is_refused_for_good(streams: Streams) -> None:
         Identity(sink_id=streams.queue.name, lane=lane.lane_id, query_id="q", run=str(new_uuid()))
         for _ in range(2)
     )
-    transaction.admit(lane, old, 0)
-    transaction.commit(lane, old, 0, [TaskResult(who=old, epoch=1)])
-    assert isinstance(transaction.admit(lane, new, 0), AlreadyCommitted)
-    transaction.commit(lane, new, 0, [TaskResult(who=new, epoch=None)])
+    portal.run(transaction.admit(lane, old, 0))
+    portal.run(transaction.commit(lane, old, 0, [TaskResult(who=old, epoch=1)]))
+    assert isinstance(portal.run(transaction.admit(lane, new, 0)), AlreadyCommitted)
+    portal.run(transaction.commit(lane, new, 0, [TaskResult(who=new, epoch=None)]))
 
     with pytest.raises(SinkFenced, match="was superseded by run"):
-        transaction.admit(lane, old, 1)
+        portal.run(transaction.admit(lane, old, 1))
     with pytest.raises(SinkFenced, match="was superseded by run"):
-        transaction.commit(lane, old, 1, [TaskResult(who=old, epoch=2)])
+        portal.run(transaction.commit(lane, old, 1, [TaskResult(who=old, epoch=2)]))
 
 
 def _stops_half_way(half: Path, may_end: Path) -> Callable[[Iterator[Row]], Iterator[Row]]:

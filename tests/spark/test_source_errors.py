@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, failure_of
 
@@ -44,7 +45,7 @@ def purge_and_drop(streams: Streams) -> None:
 
 def take_what_ran_out(streams: Streams) -> None:
     with streams.in_an_hour() as later:
-        assert streams.consumer(later).get(MESSAGES)
+        assert portal.run(streams.consumer(later).get(MESSAGES))
 
 
 def age_the_release(streams: Streams) -> None:

@@ -20,7 +20,7 @@ from cassieq_spark.options import parse_read
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.spark.views.columns import VIEWS
 from cassieq_spark.spark.views.reader import PushingLookReader, PushingViewReader, reader
-from cassieq_spark.store import chunk, store
+from cassieq_spark.store import chunk, portal, store
 from tests.fixtures.rows import as_an_older_sink
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_buckets_are_those_of_the_queue_with_what_is_in_them(small: Streams) -> 
     assert VIEWS["buckets"].schema.names == list(found[0])
     first = found.pop(0)
     lane = small.lane
-    stored = lane.buckets.read(BucketNo(0))
+    stored = portal.run(lane.buckets.read(BucketNo(0)))
     assert stored is not None
     assert {
         "queue": small.queue.name,
@@ -425,7 +425,7 @@ def reads_of(streams: Streams, name: str, schema: str, *filters: Filter) -> Coun
 def test_a_bucket_that_is_not_asked_for_costs_no_statement(small: Streams) -> None:
     fill(small, 6)
     small.queue.get(60, visibility_timeout=60)
-    small.lane.monotons.read()
+    portal.run(small.lane.monotons.read())
 
     every = reads_of(small, "buckets", "bucket long, messages long")
     one = reads_of(small, "buckets", "bucket long, messages long", EqualTo(("bucket",), 3))

@@ -8,6 +8,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreError
 from cassieq_spark.queue.schedule import begun_and_later
 from cassieq_spark.repair.verify import verify
+from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock
 from tests.children.consumer import Consumer, key_of
 from tests.children.producer import FAR_S
@@ -117,7 +118,7 @@ def highest_first(queue: cassieq.Queue, record: Recorder) -> list[Anomaly]:
 
 
 def _has_due_lanes(lane: Lane) -> bool:
-    begun, later = begun_and_later(lane)
+    begun, later = portal.run(begun_and_later(lane))
     return bool(begun or later)
 
 
@@ -145,7 +146,7 @@ def is_done(stats: QueueStats) -> bool:
 def look_through(client: cassieq.Client, queues: list[str]) -> list[Anomaly]:
     """What ``cassieq verify`` finds in the tables."""
     lanes = [client.queue(name)._lane for name in queues]
-    verdict = verify(client._store, lanes)
+    verdict = portal.run(verify(client._store, lanes))
     return [
         Anomaly(kind="tables", what=f"{one.queue} bucket {one.bucket}: {one.kind}: {one.what}")
         for one in verdict.findings

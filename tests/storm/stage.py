@@ -69,7 +69,6 @@ class Stage:
             self._client.bootstrap(
                 {"class": "NetworkTopologyStrategy", self.ring.datacenter: nodes}
             )
-            self._client._session.map(len, ["its", "threads"])
             self._zygote = Zygote(MODULES, self.directory, self.root)
             stack.callback(self._zygote.kill)
             if self.has_spark:

@@ -21,11 +21,11 @@ OURS: Final = (
     Ablation(
         mark="HANDSHAKE",
         rule="A put that was written reads its bucket's row: a sealed one may have missed it.",
-        old="        if is_written:\n            row = lane",
+        old="        if is_written:\n            row = await lane",
         new=(
             "        if is_written:\n"
             "            return Proof(kept=Runs.span(0, lane.bucket_size - 1), is_open=True)\n"
-            "            row = lane"
+            "            row = await lane"
         ),
         tests=(),
     ),

@@ -9,6 +9,7 @@ from contextvars import copy_context
 import pytest
 
 from cassieq_spark.aio.pool import Pool
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import side_by_side
 from cassieq_spark.store.call import LONGEST_S, Call, asked_now, asked_s
@@ -40,9 +41,14 @@ def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> 
     with one_call(7.0, waited_s=5.0) as call, one_call(100.0) as inner:
         assert call is inner
         assert 2.0 == pytest.approx(side_by_side.present().left_s(0.0))
-        threads = SideBySide()
-        (seen,) = {id(one.call) for one in threads.map(lambda _: side_by_side.present(), range(3))}
-        threads.close()
+
+        async def limits(_: int) -> side_by_side.Patience:
+            return side_by_side.present()
+
+        (seen,) = {
+            id(one.call)
+            for one in asyncio.run(SideBySide(SystemClock().monotonic).map(limits, range(3)))
+        }
         assert id(call) == seen
     with one_call(7.0, waited_s=9.0):
         assert LEAST_S == side_by_side.present().left_s(0.0)
@@ -50,16 +56,20 @@ def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> 
 
 
 def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_time() -> None:
-    lock = threading.Lock()
-    with lock, one_call(5.0) as call:
-        before_s = call.left_s
-        expected = pytest.raises(StoreTimeout, match="Nothing was sent")
-        with expected, in_turn(lock, "this", 0.05):
-            pytest.fail("another has the turn")
-        assert call.left_s <= before_s - 0.04
-    with in_turn(lock, "this", 0.05):
-        assert lock.locked()
-    assert not lock.locked()
+    async def main() -> None:
+        lock = asyncio.Lock()
+        async with lock:
+            with one_call(5.0) as call:
+                before_s = call.left_s
+                with pytest.raises(StoreTimeout, match="Nothing was sent"):
+                    async with in_turn(lock, "this", 0.05):
+                        pytest.fail("another has the turn")
+                assert call.left_s <= before_s - 0.04
+        async with in_turn(lock, "this", 0.05):
+            assert lock.locked()
+        assert not lock.locked()
+
+    asyncio.run(main())
 
 
 def test_a_call_that_waited_for_its_group_has_the_rest_of_its_time_and_none_without_a_thread() -> (

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"cassandra", "numpy", "pyarrow", "tenacity"}
+HEAVY = {"cassandra", "numpy", "pyarrow"}
 """What takes a tenth of a second or more."""
 
 
@@ -30,6 +30,6 @@ def test_spark_plans_without_what_only_tasks_need(code: str) -> None:
     assert not HEAVY & (imported(code) - spark_itself)
 
 
-def test_a_store_needs_no_asyncio() -> None:
+def test_a_store_does_not_look_for_twisted() -> None:
     """The driver's look for Twisted would import it, and more."""
-    assert not {"asyncio", "wrapt", "deprecated"} & imported("import cassieq_spark.store.store")
+    assert not {"wrapt", "deprecated"} & imported("import cassieq_spark.store.store")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.repair.progress import SILENT, Progress, Tracker
+from cassieq_spark.store import portal
 
 
 def test_each_step_of_a_queue_is_told_with_its_total() -> None:
     seen: list[Progress] = []
     tracker = Tracker(seen.append, 2)
 
-    tracker.begin("orders", 1)
-    reach = tracker.lane(range(10, 14))
-    reach(11)
-    reach(13)
-    tracker.begin("invoices", 1)
-    tracker.begin_rest()
+    portal.run(tracker.begin("orders", 1))
+    reach = portal.run(tracker.lane(range(10, 14)))
+    portal.run(reach(11))
+    portal.run(reach(13))
+    portal.run(tracker.begin("invoices", 1))
+    portal.run(tracker.begin_rest())
 
     assert [
         ("orders", 0, 0, 0, 0.0),
@@ -40,19 +42,19 @@ def test_lanes_that_begin_one_after_the_other_never_let_the_share_fall(
     seen: list[Progress] = []
     tracker = Tracker(seen.append, len(queues))
     for lanes in queues:
-        tracker.begin("queue", len(lanes))
+        portal.run(tracker.begin("queue", len(lanes)))
         for buckets in lanes:
-            reach = tracker.lane(range(5, 5 + buckets))
+            reach = portal.run(tracker.lane(range(5, 5 + buckets)))
             for bucket in range(5, 5 + buckets):
-                reach(bucket)
-    tracker.begin_rest()
+                portal.run(reach(bucket))
+    portal.run(tracker.begin_rest())
 
     shares = [one.share for one in seen]
     assert sorted(shares) == shares
     assert 1.0 == shares[-1]
 
 
-def test_threads_are_told_one_at_a_time_and_lose_no_bucket() -> None:
+def test_lanes_side_by_side_are_told_one_at_a_time_and_lose_no_bucket() -> None:
     inside = threading.Lock()
     seen: list[Progress] = []
 
@@ -62,38 +64,36 @@ def test_threads_are_told_one_at_a_time_and_lose_no_bucket() -> None:
         inside.release()
 
     tracker = Tracker(tell, 1)
-    tracker.begin("orders", 8)
 
-    def work() -> None:
-        reach = tracker.lane(range(100))
+    async def lane() -> None:
+        reach = await tracker.lane(range(100))
         for bucket in range(100):
-            reach(bucket)
+            await reach(bucket)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    async def work() -> None:
+        await tracker.begin("orders", 8)
+        await asyncio.gather(*(lane() for _ in range(8)))
 
+    portal.run(work())
     assert (800, 800) == (seen[-1].buckets_done, seen[-1].buckets)
 
 
 def test_buckets_that_are_born_meanwhile_do_not_count_beyond_all() -> None:
     seen: list[Progress] = []
     tracker = Tracker(seen.append, 1)
-    tracker.begin("orders", 1)
-    reach = tracker.lane(range(2))
-    reach(0)
-    reach(7)
-    reach(8)
+    portal.run(tracker.begin("orders", 1))
+    reach = portal.run(tracker.lane(range(2)))
+    portal.run(reach(0))
+    portal.run(reach(7))
+    portal.run(reach(8))
 
     assert (2, 2, 1.0) == (seen[-1].buckets_done, seen[-1].buckets, seen[-1].share)
 
 
 def test_a_pass_over_no_queue_is_done_at_once_and_silence_says_nothing() -> None:
     seen: list[Progress] = []
-    Tracker(seen.append, 0).begin_rest()
-    SILENT.lane(range(3))(1)
+    portal.run(Tracker(seen.append, 0).begin_rest())
+    portal.run(portal.run(SILENT.lane(range(3)))(1))
 
     assert [1.0] == [one.share for one in seen]
     assert not SILENT.is_on

@@ -2,210 +2,218 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import side_by_side
 from cassieq_spark.store.call import acting
-from cassieq_spark.store.side_by_side import MOST_THREADS, WIDTH, SideBySide, _Place, _Places
-from cassieq_spark.testing import wait_until
+from cassieq_spark.store.side_by_side import WIDTH, SideBySide, _Places
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+MONOTONIC = SystemClock().monotonic
 
 
-@pytest.fixture
-def threads() -> Iterator[SideBySide]:
-    one = SideBySide()
-    yield one
-    one.close()
+def works() -> SideBySide:
+    return SideBySide(MONOTONIC)
 
 
-def test_results_come_in_the_order_of_the_items(threads: SideBySide) -> None:
-    assert [number * 2 for number in range(100)] == threads.map(lambda one: one * 2, range(100))
-    assert [] == threads.map(str, [])
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
-def test_no_more_than_sixteen_that_get_on_are_under_way_at_once(threads: SideBySide) -> None:
-    lock, now, most = threading.Lock(), [0], [0]
+async def doubled(number: int) -> int:
+    return number * 2
 
-    def work(_: int) -> None:
-        with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        with lock:
-            now[0] -= 1
 
-    threads.map(work, range(400))
-    assert 1 <= most[0] <= WIDTH
+def test_results_come_in_the_order_of_the_items() -> None:
+    async def main() -> None:
+        assert [number * 2 for number in range(100)] == await works().map(doubled, range(100))
+        assert [] == await works().map(doubled, [])
+
+    run(main())
+
+
+def test_no_more_than_sixteen_that_get_on_are_under_way_at_once() -> None:
+    now, most = 0, 0
+
+    async def work(number: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001 * (number % 3))
+        now -= 1
+
+    async def main() -> None:
+        await works().map(work, range(400))
+
+    run(main())
+    assert WIDTH == most
 
 
 def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     """A call that asks for one place after the other takes none from a call that waits."""
-    places, order = _Places(1, MOST_THREADS), []
+    order: list[str] = []
 
-    def one_item() -> None:
-        held = taken(places, None)
-        order.append("waited")
+    async def main() -> None:
+        places = _Places(1, MONOTONIC)
+        held = await places.take(None)
+
+        async def one_item() -> None:
+            mine = await places.take(None)
+            order.append("waited")
+            places.leave(mine)
+
+        other = asyncio.create_task(one_item())
+        await asyncio.sleep(0)
         places.leave(held)
+        held = await places.take(None)
+        order.append("came later")
+        places.leave(held)
+        await other
 
-    held = taken(places, None)
-    other = threading.Thread(target=one_item)
-    other.start()
-    wait_until(lambda: len(places._lines) == 1)
-    places.leave(held)
-    held = taken(places, None)
-    order.append("came later")
-    places.leave(held)
-    other.join(60)
+    run(main())
     assert ["waited", "came later"] == order
-
-
-def taken(places: _Places, account: str | None) -> _Place:
-    place = places.take(account)
-    assert place is not None
-    return place
 
 
 def test_accounts_get_places_in_turn() -> None:
     """An account with many items costs another one turn for each of its items."""
-    places, order = _Places(1, MOST_THREADS), list[str]()
-    held = taken(places, "a")
+    order: list[str] = []
 
-    def one_item(account: str) -> None:
-        mine = taken(places, account)
-        order.append(account)
-        places.leave(mine)
+    async def main() -> None:
+        places = _Places(1, MONOTONIC)
+        held = await places.take("a")
 
-    with ThreadPoolExecutor(6) as pool:
-        for at, account in enumerate("aaaabb"):
-            pool.submit(one_item, account)
-            wait_until(lambda at=at: len(places._lines) == at + 1)  # type: ignore[misc]
+        async def one_item(account: str) -> None:
+            mine = await places.take(account)
+            order.append(account)
+            places.leave(mine)
+
+        tasks = [asyncio.create_task(one_item(account)) for account in "aaaabb"]
+        await asyncio.sleep(0)
         places.leave(held)
+        await asyncio.gather(*tasks)
+
+    run(main())
     assert "ababaa" == "".join(order)
 
 
-def test_items_of_one_account_that_stand_still_leave_threads_to_the_others(
-    threads: SideBySide,
-) -> None:
-    """Nothing but its end frees a thread, and a part of Cassandra may be away for long."""
-    goes_on, begun = threading.Event(), list[int]()
+def test_an_item_may_begin_inner_ones_however_many_items_there_are() -> None:
+    """All places may belong to items that wait for inner ones: they become free by themselves."""
 
-    def stands_still(number: int) -> None:
-        begun.append(number)
-        assert goes_on.wait(60)
+    async def main() -> None:
+        one = works()
 
-    def greedy() -> None:
-        acting.set("greedy")
-        threads.map(stands_still, range(MOST_THREADS))
+        async def outer(number: int) -> list[int]:
+            return await one.map(doubled, range(number, number + 3))
 
-    with ThreadPoolExecutor(1) as caller:
-        ended = caller.submit(greedy)
-        try:
-            wait_until(lambda: len(begun) == MOST_THREADS // 2)
-            acting.set("other")
-            assert [0, 1, 2] == threads.map(lambda one: one, range(3))
-            assert MOST_THREADS // 2 == len(begun)
-        finally:
-            acting.set(None)
-            goes_on.set()
-        ended.result(60)
-    assert MOST_THREADS == len(begun)
-
-
-def test_an_item_does_an_inner_one_itself_if_its_account_has_no_thread_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All of its threads may belong to items that wait for inner ones."""
-    monkeypatch.setattr(side_by_side, "MOST_THREADS", 8)
-    threads = SideBySide()
-    all_have_begun = threading.Barrier(4)
-
-    def outer(number: int) -> list[int]:
-        all_have_begun.wait(60)
-        return threads.map(lambda one: 10 * number + one, range(3))
+        found = await one.map(outer, range(WIDTH + 4))
+        assert [[2 * at, 2 * at + 2, 2 * at + 4] for at in range(WIDTH + 4)] == found
 
     acting.set("greedy")
     try:
-        assert [[10 * at, 10 * at + 1, 10 * at + 2] for at in range(4)] == threads.map(
-            outer, range(4)
-        )
-        assert 0 == threads._places._threads.used
+        run(main())
     finally:
         acting.set(None)
-        threads.close()
 
 
 @pytest.mark.invariant("I10")
-def test_t5_items_that_stand_still_give_their_places_to_others(threads: SideBySide) -> None:
-    goes_on, done = threading.Event(), []
+def test_t5_items_that_stand_still_give_their_places_to_others() -> None:
+    done: list[int] = []
 
-    def work(number: int) -> None:
-        if number < 2 * WIDTH:
-            assert goes_on.wait(60)
-        done.append(number)
+    async def main() -> None:
+        one, goes_on = works(), asyncio.Event()
 
-    flights = [threads.begin(work, number) for number in range(2 * WIDTH + 5)]
-    try:
-        wait_until(lambda: len(done) == 5)
-    finally:
+        async def work(number: int) -> None:
+            if number < 2 * WIDTH:
+                await goes_on.wait()
+            done.append(number)
+
+        flights = [one.begin(work, number) for number in range(2 * WIDTH + 5)]
+        while len(done) < 5:
+            await asyncio.sleep(0.01)
         goes_on.set()
-    for flight in flights:
-        flight.result()
+        await asyncio.gather(*flights)
+
+    run(main())
+    assert list(range(2 * WIDTH + 5)) == sorted(done)
 
 
-def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended(
-    threads: SideBySide,
-) -> None:
+def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended() -> None:
     begun: list[int] = []
+    under_way = 0
 
-    def work(number: int) -> None:
+    async def work(number: int) -> None:
+        nonlocal under_way
         begun.append(number)
+        under_way += 1
+        await asyncio.sleep(0.001)
+        under_way -= 1
         raise StoreTimeout(f"number {number}")
 
-    with pytest.raises(StoreTimeout, match="number 0"):
-        threads.map(work, range(10_000))
+    async def main() -> None:
+        with pytest.raises(StoreTimeout, match="number 0"):
+            await works().map(work, range(10_000))
+
+    run(main())
     assert len(begun) < 10_000
+    assert 0 == under_way
 
 
 @pytest.mark.invariant("I10")
-def test_t5_an_error_of_each_is_its_items_own(threads: SideBySide) -> None:
-    def work(number: int) -> int:
+def test_t5_an_error_of_each_is_its_items_own() -> None:
+    async def work(number: int) -> int:
         if number % 7 == 0:
             raise StoreTimeout(f"number {number}")
         return number
 
-    results = threads.each(work, range(100))
-    assert [one for one in range(100) if one % 7] == [one for one in results if type(one) is int]
-    assert 15 == sum(isinstance(one, StoreTimeout) for one in results)
+    async def main() -> None:
+        results = await works().each(work, range(100))
+        ended = [one for one in results if type(one) is int]
+        assert [one for one in range(100) if one % 7] == ended
+        assert 15 == sum(isinstance(one, StoreTimeout) for one in results)
+
+    run(main())
 
 
-def test_what_is_begun_has_the_patience_of_who_began_it(threads: SideBySide) -> None:
-    def left(now: float) -> float:
+def test_what_is_begun_has_the_patience_of_who_began_it() -> None:
+    async def left(now: float) -> float:
         return side_by_side.present().left_s(now)
 
-    with side_by_side.limited(100.0, 7.0):
-        assert [7.0, 5.0] == threads.map(left, [0.0, 95.0])
-        with side_by_side.limited(200.0, 3.0):
-            assert 3.0 == threads.begin(left, 0.0).result()
-            assert side_by_side.LEAST_S == left(150.0)
-    assert float("inf") == left(0.0)
+    async def main() -> None:
+        one = works()
+        with side_by_side.limited(100.0, 7.0):
+            assert [7.0, 5.0] == await one.map(left, [0.0, 95.0])
+            with side_by_side.limited(200.0, 3.0):
+                begun = one.begin(left, 0.0)
+            assert 3.0 == await begun
+        with side_by_side.limited(100.0, 3.0):
+            assert side_by_side.LEAST_S == await left(150.0)
+        assert float("inf") == await left(0.0)
+
+    run(main())
 
 
-def test_closing_leaves_nobody_waiting_for_what_had_no_thread_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(side_by_side, "MOST_THREADS", WIDTH)
-    threads, goes_on = SideBySide(), threading.Event()
-    with ThreadPoolExecutor(2) as pool:
-        caller = pool.submit(threads.map, lambda _: goes_on.wait(60), range(WIDTH + 4))
-        wait_until(lambda: threads._pool._work_queue.qsize() == 4)
-        closing = pool.submit(threads.close)
-        wait_until(lambda: threads._pool._shutdown)
+def test_closing_waits_for_what_had_no_place_yet() -> None:
+    done: list[int] = []
+
+    async def main() -> None:
+        one, goes_on = works(), asyncio.Event()
+
+        async def work(number: int) -> None:
+            await goes_on.wait()
+            done.append(number)
+
+        for number in range(WIDTH + 4):
+            one.begin(work, number)
+        closing = asyncio.create_task(one.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
         goes_on.set()
-        assert [True] * (WIDTH + 4) == caller.result(60)
-        closing.result(60)
+        await closing
+
+    run(main())
+    assert WIDTH + 4 == len(done)

@@ -9,7 +9,7 @@ from cassieq_spark.model.ids import bucket_of
 from cassieq_spark.queue.get.look import FIRST_WINDOW, Begun, Scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.queue.get.finished import Finished
@@ -42,24 +42,24 @@ class Beginning:
         self._news: Begun | None = None
         self._news_until = -math.inf
 
-    def begin(self) -> Begun:
+    async def begin(self) -> Begun:
         """Read what has not just been read: two reads, or three in two steps.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
-        begun = self._from_news() or self._from_last() or self._anew()
+        begun = self._from_news() or await self._from_last() or await self._anew()
         self._last = begun.scan if self._goes_on else None
         return begun
 
-    def has_news(self, scan: Scan) -> bool:
+    async def has_news(self, scan: Scan) -> bool:
         """Whether there may be something new since a look that left nothing open. Two reads.
 
         A new message has an id that was not handed out then, and what comes back has a hint; what
         is hinted in a drained bucket never comes back. A look that follows at once begins with what
         was read here, but no two of them in a row.
         """
-        begun = self._after(scan)
+        begun = await self._after(scan)
         if begun is None:
             return True
         has_some = begun.scan.monoton.next_id != scan.monoton.next_id or any(
@@ -82,20 +82,20 @@ class Beginning:
         begun, self._news = self._news, None
         return begun if self._lane.clock.monotonic() < self._news_until else None
 
-    def _from_last(self) -> Begun | None:
+    async def _from_last(self) -> Begun | None:
         """Begin with the pointers of the last look; ids and hints are read in any case (I10)."""
         last = self._last
         if last is None or self._lane.clock.monotonic() >= last.looked_at + POINTERS_FOR_S:
             return None
-        begun = self._after(last) if self._is_near(last) else None
+        begun = await self._after(last) if self._is_near(last) else None
         return begun if begun and self._is_near(begun.scan) else None
 
-    def _after(self, scan: Scan) -> Begun | None:
+    async def _after(self, scan: Scan) -> Begun | None:
         """Read ids and hints, side by side; None if the lane was closed or deleted since."""
         lane = self._lane
         now_us = lane.clock.now_us()
         hints = self._begin_hints(scan.pointers, now_us)
-        monoton = lane.monotons.find()
+        monoton = await lane.monotons.find()
         if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
             return None
         first, end = (
@@ -103,12 +103,12 @@ class Beginning:
         )
         return Begun(
             scan=Scan(pointers=scan.pointers, monoton=monoton.value, looked_at=scan.looked_at),
-            hints=hints(),
+            hints=await hints(),
             now_us=now_us,
             fresh=range(first, end),
         )
 
-    def _begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Hints]:
+    def _begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Awaitable[Hints]]:
         return self._time.begin_hints(pointers, now_us, self._finished.end(pointers.repair))
 
     def _is_near(self, scan: Scan) -> bool:
@@ -116,12 +116,12 @@ class Beginning:
         end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
         return end - scan.pointers.reader <= FIRST_WINDOW and not scan.monoton.is_closed
 
-    def _anew(self) -> Begun:
+    async def _anew(self) -> Begun:
         lane = self._lane
         looked_at = lane.clock.monotonic()
-        pointers = lane.read_pointers()
+        pointers = await lane.read_pointers()
         # Both after the pointers; neither says anything about the other, so both are under way.
         now_us = lane.clock.now_us()
         hints = self._begin_hints(pointers, now_us)
-        scan = Scan(pointers=pointers, monoton=lane.read_monoton(), looked_at=looked_at)
-        return Begun(scan=scan, hints=hints(), now_us=now_us)
+        scan = Scan(pointers=pointers, monoton=await lane.read_monoton(), looked_at=looked_at)
+        return Begun(scan=scan, hints=await hints(), now_us=now_us)

@@ -146,16 +146,16 @@ class Claimer:
             expired_die=self.lane.expired_die,
         )
 
-    def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
+    async def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
         """Write the expiry hints of claims that are about to be sent (design 6)."""
         lane = self.lane
-        lane.hints.write(
+        await lane.hints.write(
             [(bucket, until_us) for bucket in buckets],
             now_us=lane.clock.now_us(),
             is_sure=False,
         )
 
-    def claim(
+    async def claim(
         self,
         bucket: BucketNo,
         row: Stored[Bucket],
@@ -183,7 +183,7 @@ class Claimer:
             expired_die=lane.expired_die,
             fresh_first=fresh_first,
         )
-        answer = lane.apply(bucket, wanted, known=row)
+        answer = await lane.apply(bucket, wanted, known=row)
         given: Any = answer.result
         now: Any = answer.row
         if given is None:
@@ -193,7 +193,7 @@ class Claimer:
             Claimed(lane=lane, bucket=bucket, lease=lease, row=now) for lease in given.leases
         ], now
 
-    def close(
+    async def close(
         self,
         bucket: BucketNo,
         *,
@@ -220,7 +220,7 @@ class Claimer:
         # Its size is known once it is sealed: under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
         terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
-        closed = seal.close(lane, bucket, terms, is_filled=is_filled, helps=helps)
+        closed = await seal.close(lane, bucket, terms, is_filled=is_filled, helps=helps)
         if closed is None:
             return [], None
         row = closed.row.value
@@ -237,10 +237,10 @@ class Claimer:
         at_most = budget.for_messages_of(row, budget.messages)
         if not at_most and budget.size_bytes is not None:
             budget.size_bytes = 0  # too small a rest for the next message
-        got, now = self.claim(bucket, closed.row, at_most, below=below)
+        got, now = await self.claim(bucket, closed.row, at_most, below=below)
         return got, now or closed.row
 
-    def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
+    async def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
         """Keep the claims of one call that are real and came in time; call it after all of them.
 
         A row below the repair pointer is a ghost: a statement that was sent twice has landed again
@@ -253,20 +253,20 @@ class Claimer:
         if not claimed:
             return []
         try:
-            return self._confirmed(claimed)
+            return await self._confirmed(claimed)
         except CassieqError:
-            give_back(claimed)  # nobody gets to see them [T22]
+            await give_back(claimed)  # nobody gets to see them [T22]
             raise
 
-    def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
+    async def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
         lane = self.lane
-        pointers = lane.read_pointers()
+        pointers = await lane.read_pointers()
         claimed = [one for one in claimed if one.bucket >= pointers.repair]
         now_us = lane.clock.now_us()
         in_time = [one for one in claimed if one.lease.until_us > now_us]
         too_late = [one for one in claimed if one.lease.until_us <= now_us]
         if too_late:
-            give_back(too_late)
+            await give_back(too_late)
             for late in too_late:
                 event(
                     _logger,
@@ -275,7 +275,7 @@ class Claimer:
                     messages=late.lease.runs.count,
                 )
         passed = pointers.time
-        lane.hints.write(
+        await lane.hints.write(
             [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
             now_us=now_us,
         )
@@ -298,7 +298,7 @@ def held(
     ]
 
 
-def give_back(claimed: list[Claimed]) -> None:
+async def give_back(claimed: list[Claimed]) -> None:
     """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
 
     It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
@@ -308,7 +308,7 @@ def give_back(claimed: list[Claimed]) -> None:
     session = claimed[0].lane.store.session
     release = Release(is_counted=False)  # by its runs: others may hold some of the same lease (I2)
     with session.within(each_s=GRACE_S):
-        released = session.each(
+        released = await session.each(
             lambda one: settle_bucket(
                 one.lane, one.bucket, {one.lease.lease_id: {release: one.lease.runs}}
             ),

@@ -5,12 +5,14 @@ Holds I10: what one bucket has granted is handed out, whatever becomes of anothe
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, wait
+import asyncio
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lease import claimable, is_dying
 from cassieq_spark.queue.apart import named
@@ -25,8 +27,7 @@ from cassieq_spark.queue.get.scan import BUCKETS_PER_CALL, offset_below
 from cassieq_spark.store.side_by_side import present
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Awaitable, Callable, Mapping
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
@@ -54,14 +55,14 @@ class Gathered:
     updated: dict[BucketNo, Stored[Bucket]] = field(default_factory=dict)
     failed: dict[BucketNo, CassieqError] = field(default_factory=dict)
 
-    def add(self, lane: Lane, bucket: BucketNo, claim: Callable[[], Answer]) -> None:
+    async def add(self, lane: Lane, bucket: BucketNo, claim: Awaitable[Answer]) -> None:
         """Add the outcome of one claim.
 
         Raises:
             CassieqError: An error of the queue as a whole.
         """
         try:
-            got, now = claim()
+            got, now = await claim
         except StoreError as error:
             # One that is ambiguous may exist: it runs out by itself, and takes no other with it
             # [T22].
@@ -79,9 +80,9 @@ class Gathered:
             pass_over(bucket, error)
 
 
-def gather(
+async def gather(
     lane: Lane,
-    claim: Callable[[BucketNo], Answer],
+    claim: Callable[[BucketNo], Awaitable[Answer]],
     buckets: list[BucketNo],
     *,
     has_found: bool,
@@ -96,45 +97,49 @@ def gather(
     """
     gathered = Gathered()
     if len(buckets) == 1 and not has_found:
-        gathered.add(lane, buckets[0], partial(claim, buckets[0]))
+        await gathered.add(lane, buckets[0], claim(buckets[0]))
         return gathered
-    flights = {lane.store.session.begin(claim, bucket): bucket for bucket in buckets}
-    waiting: set[Future[Answer]] = set(flights)
+    flights = {bucket: lane.store.session.begin(claim, bucket) for bucket in buckets}
+    waiting = dict(flights)
     while waiting:
         is_enough = has_found or bool(gathered.claimed)
         with present().waiting():
-            done, waiting = wait(waiting, GRACE_S if is_enough else None, FIRST_COMPLETED)
-        for flight in done:
-            gathered.add(lane, flights[flight], flight.result)
+            await asyncio.wait(
+                waiting.values(),
+                timeout=GRACE_S if is_enough else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        done = [bucket for bucket, flight in waiting.items() if flight.done()]
+        for bucket in done:
+            await gathered.add(lane, bucket, waiting.pop(bucket))
         if not done:
             break
     order = {bucket: at for at, bucket in enumerate(buckets)}
     gathered.claimed.sort(key=lambda one: order[one.bucket])
-    for flight in waiting:
-        bucket = flights[flight]
+    for bucket, flight in waiting.items():
         event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error="not yet")
         gathered.failed[bucket] = named(
             CasAmbiguous("a claim is not answered yet. The messages that it leases are given back"),
             lane,
             bucket,
         )
-        flight.add_done_callback(partial(_give_back, lane, bucket))
+        flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())
     return gathered
 
 
-def try_one(
-    lane: Lane, bucket: BucketNo, claim: Callable[[], Answer], *, has_found: bool
+async def try_one(
+    lane: Lane, bucket: BucketNo, claim: Awaitable[Answer], *, has_found: bool
 ) -> Gathered:
     """Run one step of several statements, with no long wait for any: other buckets follow."""
     gathered = Gathered()
     with lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
-        gathered.add(lane, bucket, claim)
+        await gathered.add(lane, bucket, claim)
     return gathered
 
 
-def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
+def _give_back(lane: Lane, bucket: BucketNo, flight: asyncio.Task[Answer]) -> None:
     """Give back a claim that was answered after its caller had gone: it does not count."""
-    if flight.cancelled() or isinstance(flight.exception(), BaseException):
+    if flight.cancelled() or flight.exception() is not None:
         return
     claimed, _ = flight.result()
     if claimed:
@@ -144,7 +149,8 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: Future[Answer]) -> None:
             **lane.as_fields(bucket),
             messages=sum(one.lease.runs.count for one in claimed),
         )
-        give_back(claimed)
+        with suppress(UsageError):  # it is closed: they come back when their leases run out
+            lane.store.session.begin(give_back, claimed)
 
 
 def share(

@@ -62,7 +62,7 @@ class Readers:
         """How many lanes the last get looked at."""
         return len(self._looked_at)
 
-    def may_find(self, *, at_least: int = 0) -> bool:
+    async def may_find(self, *, at_least: int = 0) -> bool:
         """Whether a get may find something after one that found nothing.
 
         Two cheap reads for each lane that was quiet, except those that rest (`RESTS_FOR_S`).
@@ -71,7 +71,7 @@ class Readers:
             QueueDeleted: The queue is gone.
             StoreError: The only lane did not answer.
         """
-        self._news = self._ask(self._tiers(at_least))
+        self._news = await self._ask(await self._tiers(at_least))
         return bool(self._news.awake)
 
     @property
@@ -80,27 +80,27 @@ class Readers:
         readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
         return all(reader is None or reader.quiet.since is not None for reader in readers)
 
-    def count(self, enough: int, *, at_least: int = 0) -> int | None:
+    async def count(self, enough: int, *, at_least: int = 0) -> int | None:
         """About how many messages a get would find, counted up to ``enough``; claims nothing.
 
         None: it has found none, but a part did not answer.
         """
         found, is_sure = 0, True
-        for lane_id in self._in_turn(at_least, self._news):
+        for lane_id in await self._in_turn(at_least, self._news):
             if found >= enough:
                 break
-            found += self._readers[lane_id].count(enough - found)
+            found += await self._readers[lane_id].count(enough - found)
             is_sure &= self._readers[lane_id].is_sure
         return found if found or is_sure else None
 
-    def tidy(self, *, at_least: int = 0) -> None:
+    async def tidy(self, *, at_least: int = 0) -> None:
         """Do in each lane what a get that finds nothing does besides; see `Reader.tidy`."""
-        lanes = self._in_turn(at_least, self._news)
-        for one in self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
+        lanes = await self._in_turn(at_least, self._news)
+        for one in await self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
             if one is not None:
                 raise one
 
-    def look_ahead(
+    async def look_ahead(
         self,
         at_most: int,
         *,
@@ -113,14 +113,14 @@ class Readers:
         Raises:
             QueueDeleted: The queue is gone.
         """
-        for lane_id in self._in_turn(at_least):
+        for lane_id in await self._in_turn(at_least):
             reader = self._readers[lane_id]
-            if reader.quiet.since is None and reader.look_ahead(
+            if reader.quiet.since is None and await reader.look_ahead(
                 at_most, below_id=below.get(lane_id), at_most_bytes=at_most_bytes
             ):
                 return
 
-    def get(
+    async def get(
         self,
         at_most: int,
         *,
@@ -144,22 +144,22 @@ class Readers:
             CasAmbiguous, CasContention: See `Reader.get`.
         """
         self._go_on(at_most)
-        tiers = self._tiers(at_least)
+        tiers = await self._tiers(at_least)
         if below:
             tiers = [some for tier in tiers if (some := [at for at in tier if at in below])]
         news, self._news = self._news, None
         self._looked_at = [at for tier in tiers for at in tier]
         if len(self._looked_at) == 1:
             (only,) = self._looked_at
-            return self._readers[only].get(
+            return await self._readers[only].get(
                 at_most, below_id=below.get(only), at_most_bytes=at_most_bytes
             )
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
         with session.within(session.left_s()):
-            news = news or self._ask(tiers)
-            claimed = Rounds(self, tiers, below, news, self._lower(tiers)).run(budget)
+            news = news or await self._ask(tiers)
+            claimed = await Rounds(self, tiers, below, news, self._lower(tiers)).run(budget)
         self._last = claimed[-1].lane.lane_id if claimed else None
         return claimed
 
@@ -167,7 +167,7 @@ class Readers:
         """The reader of one lane."""
         return self._readers[lane_id]
 
-    def news(self, lanes: list[LaneId]) -> list[LaneId]:
+    async def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Those of these lanes in which a get may find something; each is asked, all at once.
 
         A lane without an answer is among them: then the error, if it stays, has a name. A due lane
@@ -177,17 +177,17 @@ class Readers:
         own = set(self.lane.lanes)
         lanes = [at for at in lanes if at in own or not self._readers[at].quiet.is_drained]
         with session.within(each_s=LOOK_S):
-            said = session.each(lambda at: self._readers[at].quiet.may_find(), lanes)
+            said = await session.each(lambda at: self._readers[at].quiet.may_find(), lanes)
         for one in said:
             if isinstance(one, QueueDeleted):
                 raise one
         return [at for at, one in zip(lanes, said, strict=True) if one is not False]
 
-    def _ask(self, tiers: list[list[LaneId]]) -> News:
+    async def _ask(self, tiers: list[list[LaneId]]) -> News:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if self._readers[only[0]].quiet.may_find() else [])
+            return News(awake=only if await self._readers[only[0]].quiet.may_find() else [])
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
@@ -197,7 +197,7 @@ class Readers:
                     at for at in tier if self._readers[at].quiet.is_recent(self._rests_for_s)
                 ]
         asked = [at for tier in tiers for at in tier if at not in resting]
-        return News(awake=self.news(asked), resting=resting)
+        return News(awake=await self.news(asked), resting=resting)
 
     def _go_on(self, at_most: int) -> None:
         """Begin with the shard of the last get once more, if others are at work in its lane.
@@ -207,18 +207,18 @@ class Readers:
         if self._last in self.lane.lanes and self._readers[self._last].keeps_apart(at_most):
             _, self._first_shard = self.lane.fixed.class_and_shard(self._last)
 
-    def _in_turn(self, at_least: int, news: News | None = None) -> list[LaneId]:
+    async def _in_turn(self, at_least: int, news: News | None = None) -> list[LaneId]:
         """The lanes as they are read: in each class what was scheduled, oldest period first.
 
         Args:
             news: Only those that may have something by this.
         """
-        lanes = [lane_id for tier in self._tiers(at_least) for lane_id in tier]
+        lanes = [lane_id for tier in await self._tiers(at_least) for lane_id in tier]
         return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news.awake]
 
-    def _tiers(self, at_least: int) -> list[list[LaneId]]:
+    async def _tiers(self, at_least: int) -> list[list[LaneId]]:
         """The lanes of each class that were scheduled, and the fixed ones; none is empty."""
-        due = self._agenda.lanes()
+        due = await self._agenda.lanes()
         if due is not self._due:
             self._see_to([*self.lane.all, *due])
             self._due = due

@@ -11,7 +11,7 @@ from cassieq_spark.queue.apart import apart
 from cassieq_spark.queue.get.claim import GRACE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.pointer import Pointers
@@ -41,7 +41,7 @@ class Peek:
         with lane.store.session.within(each_s=GRACE_S):
             self._asked = {bucket: lane.messages.begin_has_any(bucket) for bucket in buckets}
 
-    def answers(self, wanted: Collection[BucketNo] | None = None) -> dict[BucketNo, bool]:
+    async def answers(self, wanted: Collection[BucketNo] | None = None) -> dict[BucketNo, bool]:
         """Wait, and say which of those that answer hold something; to be called once.
 
         Args:
@@ -49,29 +49,29 @@ class Peek:
         """
         lane = self._lane
         said = {
-            bucket: has_any()
+            bucket: await has_any()
             for bucket, has_any in self._asked.items()
             if wanted is None or bucket in wanted
         }
         found = {bucket: has_any for bucket, has_any in said.items() if has_any is not None}
         # Side by side, so that many without an answer take no longer than one (I10).
         with lane.store.session.within(each_s=GRACE_S):
-            more, failed = apart(lane, lane.messages.has_any, said.keys() - found.keys())
+            more, failed = await apart(lane, lane.messages.has_any, said.keys() - found.keys())
         for bucket, error in failed.items():
             if not isinstance(error, StoreError):
                 raise error
             self._pass_over(bucket, error)
         return found | more
 
-    def answers_soon(self, wanted: Collection[BucketNo]) -> dict[BucketNo, bool]:
+    async def answers_soon(self, wanted: Collection[BucketNo]) -> dict[BucketNo, bool]:
         """As `answers`, but ask again if none of them holds something yet."""
-        found = self.answers(wanted)
+        found = await self.answers(wanted)
         with self._lane.store.session.within(GRACE_S):
             for _ in range(AGAIN):
                 if not found or any(found.values()):
                     break
-                self._lane.clock.wait(AGAIN_AFTER_S)
-                found = Peek(self._lane, found, self._pass_over).answers()
+                await self._lane.clock.sleep(AGAIN_AFTER_S)
+                found = await Peek(self._lane, found, self._pass_over).answers()
         return found
 
 
@@ -80,7 +80,7 @@ class Beside:
     """What a look asks beside the rows of fresh buckets: L, and whether these hold messages."""
 
     fresh: range
-    low: Callable[[], Pointers]
+    low: Callable[[], Awaitable[Pointers]]
     peek: Peek
 
     @classmethod

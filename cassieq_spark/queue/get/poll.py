@@ -15,6 +15,7 @@ from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.queue.get.pace import Pace
 from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
@@ -58,7 +59,7 @@ class Getter:
         self._looked_at = -inf
         self.lanes = 1
 
-    def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
+    async def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
         """Lease messages and read them; none only if none was visible all the while.
 
         Raises:
@@ -71,18 +72,20 @@ class Getter:
         reader = self._take(lane, wanted)
         try:
             with lane.store.session.call():
-                return self._claim_and_read(lane, reader, wanted)
+                return await self._claim_and_read(lane, reader, wanted)
         finally:
             self._idle.append(reader)
 
-    def _claim_and_read(self, lane: Lane, reader: Readers, wanted: GetRequest) -> list[Message]:
+    async def _claim_and_read(
+        self, lane: Lane, reader: Readers, wanted: GetRequest
+    ) -> list[Message]:
         deadline = lane.clock.monotonic() + wanted.wait_s
         for _ in range(_READS):
-            claimed = self._claim(lane, reader, wanted, deadline)
+            claimed = await self._claim(lane, reader, wanted, deadline)
             if not claimed:
                 return []
             began = lane.clock.monotonic()
-            if messages := read_in_time(lane, claimed):
+            if messages := await read_in_time(lane, claimed):
                 return messages
             # Others may have it now. If not, it is to be held for longer than a read takes.
             took_us = int((lane.clock.monotonic() - began) * 1e6)
@@ -93,7 +96,7 @@ class Getter:
             "longer visibility timeout or fewer messages"
         )
 
-    def _claim(
+    async def _claim(
         self, lane: Lane, reader: Readers, wanted: GetRequest, deadline: float
     ) -> list[Claimed]:
         clock = lane.clock
@@ -106,12 +109,13 @@ class Getter:
                     # The last look is at the deadline: not one just before it, too.
                     is_last = due + pause_s / 2 >= deadline
                     seen_at = self._looked_at
-                    clock.wait((deadline if is_last else due) - now)
+                    await clock.sleep((deadline if is_last else due) - now)
                     now = clock.monotonic()
                     if self._looked_at != seen_at and not is_last:
                         continue  # another thread has looked meanwhile: all look as one would
+            portal.check_caller()
             self._looked_at = clock.monotonic()
-            claimed = _look(reader, wanted)
+            claimed = await _look(reader, wanted)
             self.lanes = reader.looked_at
             now = clock.monotonic()
             self._pace.note(now, has_found=bool(claimed), lanes=self.lanes)
@@ -131,19 +135,19 @@ class Getter:
         return Readers(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
 
 
-def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:
+async def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:
     at_least = wanted.priority_at_least
-    if not reader.may_find(at_least=at_least):
+    if not await reader.may_find(at_least=at_least):
         return []
-    return reader.get(wanted.at_most, at_least=at_least)
+    return await reader.get(wanted.at_most, at_least=at_least)
 
 
-def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Read messages, and return those whose leases still run when all are read (I2) [T17].
 
     Expired ones are given back uncounted if nobody has claimed them again: nobody has seen them.
     """
-    messages = _read(lane, claimed)
+    messages = await _read(lane, claimed)
     now_us = lane.clock.now_us()
     ended = [one for one in claimed if one.lease.until_us <= now_us]
     if not ended:
@@ -151,25 +155,25 @@ def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     lost = sum(one.lease.runs.count for one in ended)
     metrics.LEASES_LOST.inc(lane.queue, lost)
     event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
-    give_back(ended)
+    await give_back(ended)
     gone = {one.lease.lease_id for one in ended}
     return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
 
 
-def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Read the bodies of what is leased, of all buckets together if all can be read."""
     try:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
-            return _read_claimed(lane, claimed)
+            return await _read_claimed(lane, claimed)
     except CassieqError as error:
-        held = [one for one in claimed if _is_held(one)]
+        held = [one for one in claimed if await _is_held(one)]
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
             # This process slept: meanwhile others had it, acked it, and repair dropped it.
-            return _read(lane, held)
-        return _read_apart(lane, claimed, error)
+            return await _read(lane, held)
+        return await _read_apart(lane, claimed, error)
 
 
-def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
+async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
     """Read what can be read when a bucket does not answer or a stored row is damaged (I10).
 
     What did not answer is given back uncounted, as nobody has seen it [T22]. What is damaged stays
@@ -182,7 +186,7 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
     found: list[list[Message] | CassieqError] = [error]
     if len(claimed) > 1:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
-            found = lane.store.session.each(lambda one: _read_claimed(lane, [one]), claimed)
+            found = await lane.store.session.each(lambda one: _read_claimed(lane, [one]), claimed)
     messages: list[Message] = []
     unanswered: list[Claimed] = []
     for one, read in zip(claimed, found, strict=True):
@@ -199,18 +203,20 @@ def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list
         else:
             messages += read
     if unanswered:
-        give_back(unanswered)
+        await give_back(unanswered)
         event(_logger, "get_given_back", queue=lane.queue, leases=len(unanswered))
     if not messages:
         raise error
     return messages
 
 
-def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     plan = [(one.planned, one.lease.until_us) for one in claimed]
-    return list(read_messages(lane, plan, goes_on=True))
+    return [message async for message in read_messages(lane, plan, goes_on=True)]
 
 
-def _is_held(claimed: Claimed) -> bool:
+async def _is_held(claimed: Claimed) -> bool:
     lane = claimed.lane
-    return claimed.lease.until_us > lane.clock.now_us() and not lane.is_dropped(claimed.bucket)
+    return claimed.lease.until_us > lane.clock.now_us() and not await lane.is_dropped(
+        claimed.bucket
+    )

@@ -27,13 +27,13 @@ class Quiet:
         self.since: Scan | None = None
         self._asked_at = -math.inf
 
-    def may_find(self) -> bool:
+    async def may_find(self) -> bool:
         """Whether a get may find something after one that found nothing; two cheap reads."""
         self._scanner.forget_news()
         if self.since is None:
             return True
         now = self._lane.clock.monotonic()
-        if now - self.since.looked_at > QUIET_FOR_S or self._scanner.has_news(self.since):
+        if now - self.since.looked_at > QUIET_FOR_S or await self._scanner.has_news(self.since):
             return True
         self._asked_at = now
         return False

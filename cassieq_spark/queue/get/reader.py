@@ -82,19 +82,19 @@ class Reader:
         """Whether others are at work in this lane, and as much is left in buckets of our own."""
         return self._choosing.has_met and bool(self._leftover.rows(at_most))
 
-    def count(self, enough: int) -> int:
+    async def count(self, enough: int) -> int:
         """About how many messages a get would find, counted up to ``enough``; claims nothing."""
         lane = self._lane
-        scan = self._scanner.scan(enough)
+        scan = await self._scanner.scan(enough)
         found = scan.available + scan.available_in_crowds
         now_us = lane.clock.now_us()
         for bucket in (*scan.half_sealed, *scan.open):
             if found >= enough:
                 break
-            found += lane.messages.count(bucket, now_us=now_us)
+            found += await lane.messages.count(bucket, now_us=now_us)
         return found
 
-    def look_ahead(
+    async def look_ahead(
         self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
     ) -> bool:
         """Look now for what the next `get` of as much will claim; claims nothing.
@@ -106,9 +106,9 @@ class Reader:
             QueueDeleted: The lane is dead.
         """
         if self._passed is not None:
-            self._scanner.advance(*self._passed)
+            await self._scanner.advance(*self._passed)
             self._passed = None
-        scan = self._scanner.scan(at_most, below_id=below_id, want_bytes=at_most_bytes)
+        scan = await self._scanner.scan(at_most, below_id=below_id, want_bytes=at_most_bytes)
         if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
             self._ahead = _Ahead(
                 scan=scan,
@@ -117,7 +117,7 @@ class Reader:
             )
         return self._ahead is not None
 
-    def get(
+    async def get(
         self,
         at_most: int,
         *,
@@ -142,15 +142,15 @@ class Reader:
         search = self.search()
         while not search.is_over:
             budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-            if claimed := self.go_round(search, budget, below_id, waits=True):
+            if claimed := await self.go_round(search, budget, below_id, waits=True):
                 return claimed
             if search.failure is not None and self._lane.clock.monotonic() >= until:
                 raise search.failure
             if search.pause_s:
-                self._lane.clock.wait(search.pause_s)
+                await self._lane.clock.sleep(search.pause_s)
         return []
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Do what a get that finds nothing does besides: close gaps, bury, move the pointer on.
 
         After it, `Quiet.may_find` is two reads if there is nothing (I9). It claims nothing of what
@@ -160,19 +160,19 @@ class Reader:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: It could not look.
         """
-        self.go_round(self.search(), Budget(messages=0), None, waits=False)
+        await self.go_round(self.search(), Budget(messages=0), None, waits=False)
 
-    def see(self, budget: Budget, below_id: int | None) -> None:
+    async def see(self, budget: Budget, below_id: int | None) -> None:
         """Look for as much, so that what is young there becomes ripe from now on; claims nothing.
 
         Raises:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: It could not look.
         """
-        scan = self._scanner.scan(
+        scan = await self._scanner.scan(
             budget.messages, below_id=below_id, want_bytes=budget.size_bytes, peeks=True
         )
-        self._seals.see(scan)
+        await self._seals.see(scan)
         self.has_looked = True
 
     @property
@@ -185,7 +185,7 @@ class Reader:
         self.quiet.since = None
         return Search(self._lane, self._scanner)
 
-    def go_round(
+    async def go_round(
         self, search: Search, budget: Budget, below_id: int | None, *, waits: bool
     ) -> list[Claimed]:
         """Look once, or use what the last look has left, and claim and seal what was found.
@@ -205,10 +205,12 @@ class Reader:
         now_s = self._lane.clock.monotonic
         if self._is_for_program and budget.messages > 0:
             search.begin(self._choosing)
-        if claimed := self._claim_left(budget, below_id) or self._claim_ahead(budget, below_id):
+        if claimed := await self._claim_left(budget, below_id) or await self._claim_ahead(
+            budget, below_id
+        ):
             search.more_at = None if budget.is_full else now_s()
             return claimed
-        scan = self._scanner.scan(
+        scan = await self._scanner.scan(
             max(1, budget.messages),
             below_id=below_id,
             want_bytes=budget.size_bytes,
@@ -220,9 +222,9 @@ class Reader:
         updated: Rows = {}
         taken: list[Claimed] = []
         try:
-            young_for_s = self._take(scan, budget, below_id, updated, taken, waits=waits)
+            young_for_s = await self._take(scan, budget, below_id, updated, taken, waits=waits)
         except CassieqError:
-            give_back(taken)  # nobody gets to see them [T22]
+            await give_back(taken)  # nobody gets to see them [T22]
             raise
         if (scan.open or scan.half_sealed) and self._seals.more_in_s is not None:
             search.more_at = now_s() + self._seals.more_in_s
@@ -233,9 +235,9 @@ class Reader:
         if not has_found and self._scanner.is_quiet_after(scan):
             self.quiet.since = scan
         try:
-            confirmed = self._claimer.confirm(taken)
+            confirmed = await self._claimer.confirm(taken)
         finally:
-            moved()
+            await moved()
         if not confirmed:
             silent = {*scan.open, *scan.half_sealed} & updated.keys()
             ended = [at for at in silent if updated[at].value.status is not Status.SEALING]
@@ -248,7 +250,7 @@ class Reader:
             )
         return confirmed
 
-    def _take(
+    async def _take(
         self,
         scan: Scan,
         budget: Budget,
@@ -275,24 +277,26 @@ class Reader:
         ours, theirs = self._choosing.split(scan.candidates)
         has_open = bool(scan.open or scan.half_sealed)
         if has_open and self._choosing.is_by_id:
-            seal(waits=False, theirs=ours, before=self._choosing.oldest_fresh(ours), by_proof=True)
-        self._claim_sealed(ours, budget, below_id, updated, into=claimed)
-        young_for_s = seal(waits=waits, theirs=theirs) if has_open else None
+            await seal(
+                waits=False, theirs=ours, before=self._choosing.oldest_fresh(ours), by_proof=True
+            )
+        await self._claim_sealed(ours, budget, below_id, updated, into=claimed)
+        young_for_s = await seal(waits=waits, theirs=theirs) if has_open else None
         if theirs and not budget.is_full:
-            self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
+            await self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
         return young_for_s
 
-    def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
+    async def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
         """Claim from what the last get has left, without a look; a lost race is followed by one."""
         if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
             return []
         if self._choosing.is_by_id:
             return []
         rows = self._leftover.rows(budget.messages)
-        claimed = self._claim_sealed(rows, replace(budget), None, {}, rounds=1)
-        return self._confirmed(claimed, budget)
+        claimed = await self._claim_sealed(rows, replace(budget), None, {}, rounds=1)
+        return await self._confirmed(claimed, budget)
 
-    def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
+    async def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
         """Claim from the look ahead, if it was made for as much."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or self._lane.clock.monotonic() >= ahead.good_until:
@@ -301,17 +305,19 @@ class Reader:
         if at_most < budget.messages or others != [below_id, budget.size_bytes]:
             return []
         updated: Rows = {}
-        claimed = self._claim_sealed(ahead.scan.candidates, replace(budget), below_id, updated)
+        claimed = await self._claim_sealed(
+            ahead.scan.candidates, replace(budget), below_id, updated
+        )
         self._passed = (ahead.scan, updated)  # the pointer has time until the next look
-        return self._confirmed(claimed, budget)
+        return await self._confirmed(claimed, budget)
 
-    def _confirmed(self, claimed: list[Claimed], budget: Budget) -> list[Claimed]:
+    async def _confirmed(self, claimed: list[Claimed], budget: Budget) -> list[Claimed]:
         """Confirm what was claimed without a look, and take it from the budget."""
-        confirmed = self._claimer.confirm(claimed)
+        confirmed = await self._claimer.confirm(claimed)
         budget.take_claimed(confirmed)
         return confirmed
 
-    def _claim_sealed(
+    async def _claim_sealed(
         self,
         candidates: Rows,
         budget: Budget,
@@ -339,7 +345,9 @@ class Reader:
                 some = shares[at : at + CLAIMS_PER_HINT]
                 has_found = bool(claimed or got)
                 try:
-                    got += self._claim_shares(some, rows, below_id, updated, has_found=has_found)
+                    got += await self._claim_shares(
+                        some, rows, below_id, updated, has_found=has_found
+                    )
                 except StoreError as error:
                     if not has_found:
                         raise  # no hint could be written; else what was granted goes out [T22]
@@ -356,7 +364,7 @@ class Reader:
             rows = {bucket: row for bucket, row in rows.items() if bucket not in tried} | tried
         return claimed
 
-    def _claim_shares(
+    async def _claim_shares(
         self,
         shares: list[tuple[BucketNo, int]],
         rows: Rows,
@@ -373,11 +381,11 @@ class Reader:
         if len(counts) > 1:
             until_us = self._claimer.terms(1).until_us
             with self._lane.store.session.within(each_s=GRACE_S if has_found else math.inf):
-                self._claimer.hint(counts, until_us)
+                await self._claimer.hint(counts, until_us)
 
-        def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        async def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
             below = offset_below(below_id, bucket, self._lane.bucket_size)
-            return self._claimer.claim(
+            return await self._claimer.claim(
                 bucket,
                 rows[bucket],
                 counts[bucket],
@@ -385,7 +393,7 @@ class Reader:
                 fresh_first=self._choosing.is_by_id,
             )
 
-        gathered = gather(self._lane, one, list(counts), has_found=has_found)
+        gathered = await gather(self._lane, one, list(counts), has_found=has_found)
         gathered.hand_over(updated, self._scanner.pass_over)
         if self._is_for_program:
             self._choosing.learn(gathered, {bucket: rows[bucket] for bucket in counts})

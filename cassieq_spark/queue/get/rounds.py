@@ -78,7 +78,7 @@ class Rounds:
         self._over_at = inf
         self._held_at_most_until = inf
 
-    def run(self, whole: Budget) -> list[Claimed]:
+    async def run(self, whole: Budget) -> list[Claimed]:
         """Go round the lanes until something is claimed, or nothing is visible in any.
 
         No lane is waited for while another may have something: each round takes what can be had at
@@ -90,10 +90,10 @@ class Rounds:
         offered = self._offered(whole)
         try:
             while True:
-                held = self._go_round(whole, offered)
+                held = await self._go_round(whole, offered)
                 self._is_held = held is not None
                 if held is not None:
-                    clock.wait(held - clock.monotonic())
+                    await clock.sleep(held - clock.monotonic())
                     continue
                 if self._claimed:
                     return self._claimed
@@ -103,14 +103,14 @@ class Rounds:
                     return []
                 if failures and clock.monotonic() >= until:
                     raise failures[0]
-                clock.wait(min(one.pause_s for one in open_))
+                await clock.sleep(min(one.pause_s for one in open_))
                 # What was quiet may have something by now, where a lane keeps this get waiting.
                 lanes = [lane_id for tier in self._tiers for lane_id in tier]
-                woken = self._readers.news(lanes) if failures else []
+                woken = await self._readers.news(lanes) if failures else []
                 self._awake = [at for at in lanes if at in woken or self._may_have_some(at)]
                 self._patience *= 2 if failures else 1
         except CassieqError:
-            give_back(self._claimed)  # nobody gets to see them [T22]
+            await give_back(self._claimed)  # nobody gets to see them [T22]
             raise
 
     def _may_have_some(self, lane_id: LaneId) -> bool:
@@ -131,11 +131,11 @@ class Rounds:
             offered.messages = 0
         return offered
 
-    def _go_round(self, whole: Budget, offered: Budget) -> float | None:
+    async def _go_round(self, whole: Budget, offered: Budget) -> float | None:
         """Take what can be had at once; return until when the rest of the get is held back."""
         if not self._is_held:
             self._asked = set()
-        self._offer(offered)
+        await self._offer(offered)
         budget = replace(whole)
         budget.take_claimed(self._claimed)
         # However large it is, the first message of a higher class is not kept out by the offer.
@@ -147,12 +147,12 @@ class Rounds:
             if budget.size_bytes is not None and offered.size_bytes is not None:
                 budget.size_bytes -= offered.size_bytes
         for at, tier in enumerate(self._tiers):
-            if not self._go_through([at for at in tier if at in self._awake], budget):
+            if not await self._go_through([at for at in tier if at in self._awake], budget):
                 break
             # No lower class before what rests in this one.
-            if budget.is_full or not self._go_through(self._wake(tier), budget):
+            if budget.is_full or not await self._go_through(await self._wake(tier), budget):
                 break
-            held = self._hold(tier, self._tiers[at + 1 :], budget)
+            held = await self._hold(tier, self._tiers[at + 1 :], budget)
             if held is not None:
                 return held
         else:
@@ -160,13 +160,13 @@ class Rounds:
         # What was left out for lack of time or of an answer ends the get.
         return self._held_until(owed) if budget.is_full else None
 
-    def _offer(self, offered: Budget) -> None:
+    async def _offer(self, offered: Budget) -> None:
         """Offer a part to lanes of a lower class, which wait for it if they are first looked at."""
         before = len(self._claimed)
         for lane_id in self._lower:
             is_due = not self._is_held or bool(self._young([lane_id]))
             if lane_id in self._awake and is_due and not offered.is_full:
-                self._step(lane_id, offered)
+                await self._step(lane_id, offered)
                 self._owed += [lane_id] if lane_id in self._new else []
         self._of_offer += len(self._claimed) - before
         if offered.is_full:
@@ -185,7 +185,9 @@ class Rounds:
             self._held_at_most_until = until
         return held
 
-    def _hold(self, tier: list[LaneId], lower: list[list[LaneId]], budget: Budget) -> float | None:
+    async def _hold(
+        self, tier: list[LaneId], lower: list[list[LaneId]], budget: Budget
+    ) -> float | None:
         """Until when lower classes are held back for what is young in this one; None: they go on.
 
         Those that this consumer has never looked at are looked at now: what they have is no older
@@ -195,42 +197,44 @@ class Rounds:
         held = None if budget.is_full else self._held_until(self._young(tier))
         if held is None or not below:
             return None
-        self._wake(below)
+        await self._wake(below)
         awake = [at for at in below if self._may_have_some(at)]
         new = [at for at in awake if at in self._new and at not in self._asked]
         self._new -= {*new}
         session = self._lane.store.session
         with session.within(GRACE_S):
-            session.each(lambda at: self._readers.reader(at).see(budget, self._below.get(at)), new)
+            await session.each(
+                lambda at: self._readers.reader(at).see(budget, self._below.get(at)), new
+            )
         return held if awake else None
 
     def _is_asked(self, lane_id: LaneId) -> bool:
         """Whether this round goes through a lane: if it was held, only where more is to be had."""
         return lane_id not in self._asked or bool(self._young([lane_id]))
 
-    def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
+    async def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
         """Claim from these lanes; return whether to go on with others."""
         for lane_id in filter(self._is_asked, lanes):
             if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
                 return False
             self._asked.add(lane_id)
-            if not self._step(lane_id, budget) and self._claimed:
+            if not await self._step(lane_id, budget) and self._claimed:
                 return False  # leases run: they do not wait for what does not answer
             if self._claimed:
                 # Buckets that a lane passes over take time as well.
                 self._over_at = min(self._over_at, self._lane.clock.monotonic() + GRACE_S)
         return True
 
-    def _wake(self, lanes: list[LaneId]) -> list[LaneId]:
+    async def _wake(self, lanes: list[LaneId]) -> list[LaneId]:
         """Ask those of these lanes that rest, as the others have too little."""
         resting = [at for at in lanes if at in self._resting]
         self._resting = [at for at in self._resting if at not in resting]
         with self._lane.store.session.within(GRACE_S if self._claimed else inf):
-            woken = self._readers.news(resting)
+            woken = await self._readers.news(resting)
         self._awake = [*self._awake, *woken]
         return woken
 
-    def _step(self, lane_id: LaneId, budget: Budget) -> bool:
+    async def _step(self, lane_id: LaneId, budget: Budget) -> bool:
         """Claim from one lane what can be had at once; return whether it has answered."""
         reader = self._readers.reader(lane_id)
         search = self._searches.get(lane_id)
@@ -240,7 +244,7 @@ class Rounds:
         in_all_s = GRACE_S if self._claimed else inf
         try:
             with self._lane.store.session.within(in_all_s, each_s=each_s):
-                self._claimed += reader.go_round(
+                self._claimed += await reader.go_round(
                     search, budget, self._below.get(lane_id), waits=False
                 )
         except QueueDeleted:

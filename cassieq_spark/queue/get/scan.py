@@ -27,7 +27,7 @@ from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, sti
 from cassieq_spark.queue.get.undecided import Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from cassieq_spark.model.choice import Chooser
     from cassieq_spark.queue.get.time_pointer import Hints
@@ -94,7 +94,7 @@ class Scanner:
         """Look at these buckets again."""
         self._away.clear()
 
-    def scan(
+    async def scan(
         self,
         want: int,
         *,
@@ -128,28 +128,28 @@ class Scanner:
         self._passed_over = {}
         self._chooser = chooser
         self._is_by_id = is_by_id
-        begun = self._beginning.begin()
+        begun = await self._beginning.begin()
         scan = begun.scan
-        self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
+        await self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
         beside: Beside | None = None
         is_next = sealed_singly is not None and begun.fresh.start == sealed_singly + 1
         if peeks and is_next and not scan.available and below_id is None:
             beside = Beside.begin(lane, begun.fresh[:PEEKS], self.away, self.pass_over)
-        silent, times = self._look_ahead(
+        silent, times = await self._look_ahead(
             scan, want, math.inf if want_bytes is None else max(1.0, want_bytes), below_id
         )
-        self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
+        await self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
         return scan
 
-    def advance(self, scan: Scan, updated: Rows) -> None:
+    async def advance(self, scan: Scan, updated: Rows) -> None:
         """Move the reader pointer over buckets with nothing fresh: at most one plain write.
 
         Args:
             updated: Rows that our own claims have changed since the scan.
         """
-        self.begin_advance(scan, updated)()
+        await self.begin_advance(scan, updated)()
 
-    def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], object]:
+    def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], Awaitable[object]]:
         """Begin to `advance`, without waiting; call what is returned, once, to wait."""
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
@@ -159,7 +159,7 @@ class Scanner:
         ):
             reader = BucketNo(reader + 1)
         if reader == scan.pointers.reader:
-            return lambda: None
+            return _nothing
         scan.pointers = replace(scan.pointers, reader=reader)
         return begin_advance(self._lane, Pointer.READER, reader)
 
@@ -169,9 +169,9 @@ class Scanner:
             scan.open or scan.half_sealed or self._undecided or self._passed_over
         )
 
-    def has_news(self, scan: Scan) -> bool:
+    async def has_news(self, scan: Scan) -> bool:
         """See `Beginning`."""
-        return self._beginning.has_news(scan)
+        return await self._beginning.has_news(scan)
 
     def forget_news(self) -> None:
         """See `Beginning`."""
@@ -181,7 +181,7 @@ class Scanner:
         """Look again at blocks that were being written; return whether there are any."""
         return self._undecided.forget()
 
-    def _look_at_hints(
+    async def _look_at_hints(
         self, scan: Scan, hints: Hints, below_id: int | None, *, now_us: int
     ) -> None:
         """Find what ran out or fell due by now, wherever the reader pointer is."""
@@ -193,31 +193,31 @@ class Scanner:
         wanted = {bucket for bucket in hinted if bucket not in self._finished}
         to_read = [bucket for bucket in sorted(wanted) if not self._is_passed_over(bucket, away)]
         for at in range(0, len(to_read), _LARGEST_WINDOW):
-            rows |= self._read(to_read[at : at + _LARGEST_WINDOW])
+            rows |= await self._read(to_read[at : at + _LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
         # What was not read by this look may be due there: only its hint finds it (R12).
         unread = wanted - rows.keys()
-        self._learn(self._finished.to_learn(reader, hinted))
+        await self._learn(self._finished.to_learn(reader, hinted))
 
         def is_due(bucket: BucketNo, minute: int) -> bool:
             return bucket in unread or still_due(rows.get(bucket), minute)
 
-        scan.pointers = self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
-        self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
+        scan.pointers = await self._time.advance(scan.pointers, hints, is_due, now_us=now_us)
+        await self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
-    def _learn(self, buckets: Iterable[BucketNo]) -> None:
+    async def _learn(self, buckets: Iterable[BucketNo]) -> None:
         """Read whether these are finished: only to save reads, so nobody waits long for it."""
         away = self.away
         asked = [bucket for bucket in buckets if bucket not in away]
         with self._lane.store.session.within(each_s=GRACE_S):
-            found, _ = self._lane.buckets.read_some(asked)
+            found, _ = await self._lane.buckets.read_some(asked)
         for bucket, row in found.items():
             if row is not None and row.value.status in FINISHED:
                 self._finished.add(bucket)
 
-    def _look_ahead(
+    async def _look_ahead(
         self, scan: Scan, want: int, want_bytes: float, below_id: int | None
     ) -> tuple[dict[BucketNo, bool], dict[BucketNo, int]]:
         """Read from the reader pointer to the monoton id, in growing windows.
@@ -244,8 +244,8 @@ class Scanner:
         ):
             buckets, at = self._window(at, end, window)
             window = min(window * 2, _LARGEST_WINDOW)
-            rows = self._read(buckets)
-            undecided = self._undecided.settle(rows)
+            rows = await self._read(buckets)
+            undecided = await self._undecided.settle(rows)
             now_us = lane.clock.now_us()
             for bucket in buckets:
                 if bucket not in rows:
@@ -262,7 +262,7 @@ class Scanner:
             more_windows -= scan.available + scan.available_in_crowds >= want
         return silent, times
 
-    def _sort_out_silent(
+    async def _sort_out_silent(
         self,
         scan: Scan,
         silent: dict[BucketNo, bool],
@@ -280,13 +280,13 @@ class Scanner:
             return
         open_ = [at for at, has_row in silent.items() if not (has_row or self._undecided.has(at))]
         if beside is not None and all(at in beside.fresh for at in silent):
-            low = beside.low().repair
-            scan.peeked = beside.peek.answers_soon(open_ if peeks else ())
+            low = (await beside.low()).repair
+            scan.peeked = await beside.peek.answers_soon(open_ if peeks else ())
         else:
             low_read = self._lane.begin_pointers()
             peeked = Peek(self._lane, open_[: PEEKS if peeks else 0], self.pass_over)
-            low = low_read().repair
-            scan.peeked = peeked.answers()
+            low = (await low_read()).repair
+            scan.peeked = await peeked.answers()
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
@@ -361,10 +361,10 @@ class Scanner:
             scan.claimable += bool(available)
         scan.is_settled &= row.value.is_behind_reader and not (available or dies)
 
-    def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
+    async def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
         """Read the rows that answer; pass over the others, so that no look waits for them twice."""
         lane = self._lane
-        found, unread = lane.buckets.read_some(buckets)
+        found, unread = await lane.buckets.read_some(buckets)
         for bucket, error in unread.items():
             self.pass_over(bucket, named(error, lane, bucket))
             event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
@@ -376,3 +376,7 @@ def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> in
     if below_id is None or bucket < bucket_of(below_id, bucket_size):
         return None
     return max(0, below_id - bucket * bucket_size)
+
+
+async def _nothing() -> None:
+    """What is to be waited for where nothing was sent."""

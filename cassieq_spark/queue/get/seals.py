@@ -49,11 +49,11 @@ class Seals:
         """See `OpenBuckets`."""
         return self._open.sealed_singly
 
-    def see(self, scan: Scan) -> None:
+    async def see(self, scan: Scan) -> None:
         """Note which open buckets hold messages, so that these become ripe; seals nothing."""
-        self._open.ripe(scan, has_found=False)
+        await self._open.ripe(scan, has_found=False)
 
-    def claim(
+    async def claim(
         self,
         scan: Scan,
         claimer: Claimer,
@@ -89,7 +89,7 @@ class Seals:
             # What was put since the last look must be found: memory only serves calls that have
             # something already.
             self._open.look_again()
-        ripe, young_for_s = self._open.ripe(
+        ripe, young_for_s = await self._open.ripe(
             scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
         )
         has_filled = any(self._open.has_messages(bucket) for bucket in ripe)
@@ -97,10 +97,10 @@ class Seals:
         waits &= not theirs or self._lane.settings.linger_s <= SHORT_LINGER_S
         if nothing_else and young_for_s is not None and waits:
             # Nothing else is visible: a get waits for the young rather than say "none".
-            self._lane.clock.wait(young_for_s)
+            await self._lane.clock.sleep(young_for_s)
             young_for_s = None
             self._open.look_again()
-            ripe, _ = self._open.ripe(scan, has_found=False)
+            ripe, _ = await self._open.ripe(scan, has_found=False)
         left = [
             bucket
             for bucket in (*scan.half_sealed, *ripe)
@@ -111,8 +111,7 @@ class Seals:
                 break
             bucket = min(left, key=partial(self._place, scan))
             left.remove(bucket)
-            close = partial(
-                claimer.close,
+            close = claimer.close(
                 bucket,
                 budget=budget if wants_more else None,
                 below=offset_below(below_id, bucket, self._lane.bucket_size),
@@ -120,7 +119,7 @@ class Seals:
                 is_left_to_winner=bool(left) and self._is_for_program,
                 helps=not left or bucket in scan.half_sealed or not self._choosing.has_met,
             )
-            gathered = try_one(self._lane, bucket, close, has_found=bool(claimed or theirs))
+            gathered = await try_one(self._lane, bucket, close, has_found=bool(claimed or theirs))
             gathered.hand_over(updated, self._scanner.pass_over)
             row = updated.get(bucket)
             is_ours = any(one.bucket == bucket for one in gathered.claimed)

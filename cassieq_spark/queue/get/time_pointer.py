@@ -19,7 +19,7 @@ from cassieq_spark.model.pointer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.queue.get.finished import Finished
@@ -41,13 +41,13 @@ class TimePointer:
         self._lane = lane
         self._carried: set[tuple[int, BucketNo]] = set()
 
-    def hints(self, pointers: Pointers, now_us: int) -> Hints:
+    async def hints(self, pointers: Pointers, now_us: int) -> Hints:
         """(minute, bucket) of all that may have come back by now; one read per hour."""
-        return self.begin_hints(pointers, now_us)()
+        return await self.begin_hints(pointers, now_us)()
 
     def begin_hints(
         self, pointers: Pointers, now_us: int, from_bucket: BucketNo = FIRST_BUCKET
-    ) -> Callable[[], Hints]:
+    ) -> Callable[[], Awaitable[Hints]]:
         """Ask for `hints` without waiting; call what is returned, once, for them.
 
         Args:
@@ -56,7 +56,7 @@ class TimePointer:
         now = minute_of(now_us)
         return self._lane.hints.begin_read(self._first(pointers, now), now, from_bucket)
 
-    def advance(
+    async def advance(
         self,
         pointers: Pointers,
         hints: Hints,
@@ -81,10 +81,10 @@ class TimePointer:
             passed += 1
         if passed <= max(pointers.time, minute_of(self._lane.begins_us)):
             return pointers
-        is_stored = begin_advance(self._lane, Pointer.TIME, passed)()
+        is_stored = await begin_advance(self._lane, Pointer.TIME, passed)()
         return replace(pointers, time=passed) if is_stored else pointers
 
-    def carry_over(
+    async def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Finished, *, now_us: int
     ) -> None:
         """If the pointer is ahead of now, copy the hints below it to beyond it, once each.
@@ -97,14 +97,14 @@ class TimePointer:
             self._carried.clear()
             return
         last = min(passed - 1, now + REACH_MINUTES)
-        later = lane.hints.read(now + 1, last)
+        later = await lane.hints.read(now + 1, last)
         fresh = {
             (passed, bucket)
             for _, bucket in [*hints, *later]
             if bucket >= pointers.repair and bucket not in finished
         } - self._carried
         behind_us = (passed + 1) * MINUTE_US
-        lane.hints.write([(bucket, behind_us) for _, bucket in fresh], now_us=now_us)
+        await lane.hints.write([(bucket, behind_us) for _, bucket in fresh], now_us=now_us)
         self._carried |= fresh
 
     def _first(self, pointers: Pointers, now: int) -> int:
@@ -112,7 +112,7 @@ class TimePointer:
         return first_minute(pointers.time, created=created, now=now)
 
 
-def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], bool]:
+def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], Awaitable[bool]]:
     """Begin to move a pointer; call what is returned, once, to wait for it: was it moved?
 
     Neither fails: the next look moves it if this one cannot.
@@ -121,9 +121,9 @@ def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], bool
     with session.within(ADVANCE_S):
         moved = lane.pointers.begin_advance(pointer, value)
 
-    def wait() -> bool:
+    async def wait() -> bool:
         try:
-            moved()
+            await moved()
         except StoreError as error:
             event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))
             return False

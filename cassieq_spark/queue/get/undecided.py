@@ -72,7 +72,7 @@ class Undecided:
         ends = [self._jumps[bucket][0] for bucket in buckets if bucket in self._jumps]
         return max([at, *ends])
 
-    def settle(self, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
+    async def settle(self, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
         """Roll what is decided forward; the rest is undecided and jumped for a second [P22].
 
         Args:
@@ -87,7 +87,7 @@ class Undecided:
             return set()
         failed: dict[str, CassieqError] = {}
         with self._lane.store.session.within(each_s=EACH_S):
-            changed = roll_forward.settle_decided(self._lane, bulk, failed)
+            changed = await roll_forward.settle_decided(self._lane, bulk, failed)
         rows.update(changed)
         for sink_id, error in failed.items():
             if not isinstance(error, StoreError):

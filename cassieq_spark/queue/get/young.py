@@ -77,7 +77,7 @@ class OpenBuckets:
         between = oldest - self._last_sealed - 1
         return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
 
-    def ripe(
+    async def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False, by_proof: bool = False
     ) -> tuple[list[BucketNo], float | None]:
         """Open buckets that may be sealed now; and when the first other non-empty one may be, in s.
@@ -109,7 +109,7 @@ class OpenBuckets:
         has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
         away = self._scanner.away
         unknown = [at for at in to_look if at not in has_messages and at not in away]
-        has_messages |= Peek(self._lane, unknown, self._scanner.pass_over).answers()
+        has_messages |= await Peek(self._lane, unknown, self._scanner.pass_over).answers()
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         filled = [

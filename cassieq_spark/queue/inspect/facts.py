@@ -144,7 +144,7 @@ class LaneFacts:
     visible: int
 
 
-def lane_facts(lane: Lane, visible: int) -> LaneFacts:
+async def lane_facts(lane: Lane, visible: int) -> LaneFacts:
     """The facts of a lane: two reads.
 
     Raises:
@@ -156,8 +156,8 @@ def lane_facts(lane: Lane, visible: int) -> LaneFacts:
         priority=lane.priority,
         shard=lane.fixed.class_and_shard(lane.lane_id)[1] if due is None else None,
         due_us=None if due is None else due.begins_us(lane.settings.period_us),
-        next_id=lane.read_monoton().next_id,
-        pointers=lane.read_pointers(),
+        next_id=(await lane.read_monoton()).next_id,
+        pointers=await lane.read_pointers(),
         visible=visible,
     )
 
@@ -241,13 +241,13 @@ def lease_facts(lane: Lane, bucket: BucketNo, row: Bucket, *, now_us: int) -> It
         )
 
 
-def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
+async def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
     """A queue's row with what its lane has handed out: two reads."""
     is_known = row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
     if not is_known or len(row.lanes) > 1:
         return QueueFacts(row=row)
-    monoton = store.lane(row.lanes[0]).monotons.read()
-    pointers = store.lane(row.lanes[0]).pointers.read()
+    monoton = await store.lane(row.lanes[0]).monotons.read()
+    pointers = await store.lane(row.lanes[0]).pointers.read()
     if monoton is None or pointers.is_deleted:
         return QueueFacts(row=row)
     return QueueFacts(row=row, next_id=monoton.value.next_id, pointers=pointers)

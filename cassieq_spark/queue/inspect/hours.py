@@ -36,7 +36,7 @@ class ScheduledHour:
     messages: int
 
 
-def by_hour(lane: Lane) -> list[ScheduledHour]:
+async def by_hour(lane: Lane) -> list[ScheduledHour]:
     """Count a queue's scheduled messages that are not due yet, soonest first, highest class first.
 
     Raises:
@@ -44,10 +44,10 @@ def by_hour(lane: Lane) -> list[ScheduledHour]:
     """
     period_us = lane.settings.period_us
     counts: Counter[tuple[int, int]] = Counter()
-    begun, later = begun_and_later(lane)
+    begun, later = await begun_and_later(lane)
     counting = [(one, not_due_in) for one in begun]
     counting += [(one, count_scheduled) for one in later]
-    found = lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
+    found = await lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
     for (one, _), messages in zip(counting, found, strict=True):
         if messages and (due := one.due) is not None:
             hour = due.begins_us(period_us) // HOUR_US * HOUR_US

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts, bucket_facts, lease_facts
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.model.pointer import Pointers
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.messages import ChunkRow
@@ -62,7 +63,7 @@ class QueueLook:
     now_us: int
 
 
-def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
+async def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
     """Look at a queue and count it: one read per bucket, and a scan per open one.
 
     Buckets of periods that have not begun are read once for their count and once for the look.
@@ -75,9 +76,9 @@ def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
         StoreError: Some did not answer: a count without them would be wrong.
     """
     # What is scheduled comes last: there may be a lane for each hour of a year.
-    begun, later = begun_and_later(lane)
+    begun, later = await begun_and_later(lane)
     lanes = sorted(as_read([*lane.all, *begun, *later]), key=lambda one: one.due is not None)
-    lookings = {one.lane_id: _Looking(one, most_buckets) for one in lanes[:most_lanes]}
+    lookings = {one.lane_id: await _Looking.of(one, most_buckets) for one in lanes[:most_lanes]}
     apart = [found for one in later if (found := lookings.get(one.lane_id)) is not None]
     counted = {key: one for key, one in lookings.items() if one not in apart}
 
@@ -87,10 +88,10 @@ def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
         if (found := counted.get(one.lane_id)) is not None:
             found.add(bucket, row, waiting)
 
-    total = stats(lane, seen=seen)
+    total = await stats(lane, seen=seen)
     sinks = Sinks(lane)
     for one in apart:
-        one.read(sinks)
+        await one.read(sinks)
     return QueueLook(
         stats=total,
         lanes=tuple(one.look() for one in lookings.values()),
@@ -102,15 +103,20 @@ def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
 class _Looking:
     """What is kept of one lane while its buckets are read."""
 
-    def __init__(self, lane: Lane, most: int) -> None:
+    def __init__(self, lane: Lane, live: range, pointers: Pointers, most: int) -> None:
         self._lane = lane
-        self._live = live_buckets(lane)
-        self._pointers = lane.read_pointers()
+        self._live = live
+        self._pointers = pointers
         self._now_us = lane.clock.now_us()
         self._spans = spans_of(self._live, self._pointers.reader, most)
         self._away: dict[BucketNo, CassieqError] = {}
         self._buckets: list[BucketFacts] = []
         self._leases: list[LeaseFacts] = []
+
+    @classmethod
+    async def of(cls, lane: Lane, most: int) -> Self:
+        """Begin with a lane."""
+        return cls(lane, await live_buckets(lane), await lane.read_pointers(), most)
 
     def add(self, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]) -> None:
         """Keep what the picture has of a bucket, if it has this one."""
@@ -121,9 +127,9 @@ class _Looking:
         if row is not None and row.value.status is Status.SEALED:
             self._leases += lease_facts(lane, bucket, row.value, now_us=now_us)
 
-    def read(self, sinks: Sinks) -> None:
+    async def read(self, sinks: Sinks) -> None:
         """Read the buckets that the picture has."""
-        for one in live_rows(self._lane, self._spans, away=self._away, sinks=sinks):
+        async for one in live_rows(self._lane, self._spans, away=self._away, sinks=sinks):
             self.add(*one)
 
     def look(self) -> LaneLook:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import ID_LIMIT, LaneId, Runs, bucket_of, first_id, union
-from cassieq_spark.queue.inspect.stats import Sinks, plan_lane
+from cassieq_spark.queue.inspect.stats import Sinks
+from cassieq_spark.queue.inspect.visible import plan_lane
 from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.schedule import looked_at_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from cassieq_spark.queue.fetch import Planned
     from cassieq_spark.queue.lane import Lane
@@ -28,7 +27,7 @@ class Spot(NamedTuple):
     id: int
 
 
-def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message]:
+async def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message]:
     """The first ``at_most`` visible messages, or those after a spot.
 
     It reads the rows of no bucket before the spot. What is claimed meanwhile is not shown, and what
@@ -45,7 +44,7 @@ def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message
         )
     plan: list[Planned] = []
     left = at_most
-    for together in _buckets(lane, after):
+    async for together in _buckets(lane, after):
         wanted = union(one.runs for one in together)
         taken, _ = (wanted - _shown(lane, together[0], after)).take(left)
         plan += [replace(one, runs=one.runs & taken) for one in together if one.runs & taken]
@@ -53,14 +52,14 @@ def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message
         if left <= 0:
             break
     order = {one.lane: at for at, one in enumerate(plan)}
-    found = read_messages(lane, [(one, None) for one in plan])
+    found = [one async for one in read_messages(lane, [(one, None) for one in plan])]
     return sorted(found, key=lambda one: (order[one.lane], one.id))
 
 
-def _buckets(lane: Lane, after: Spot | None) -> Iterator[list[Planned]]:
+async def _buckets(lane: Lane, after: Spot | None) -> AsyncIterator[list[Planned]]:
     """What is visible in each bucket that has anything, from the spot's on."""
     sinks = Sinks(lane)
-    for one in looked_at_lanes(lane):
+    for one in await looked_at_lanes(lane):
         first = 0
         if after is not None:
             if one.fixed.rank(one.lane_id) < one.fixed.rank(after.lane):
@@ -68,9 +67,14 @@ def _buckets(lane: Lane, after: Spot | None) -> Iterator[list[Planned]]:
             if one.lane_id == after.lane:
                 first = bucket_of(after.id, one.bucket_size)
         spans = [range(first, ID_LIMIT)]
-        planned = plan_lane(one, spans, sinks, away=None)
-        for _, together in groupby(planned, key=attrgetter("bucket")):
-            yield list(together)
+        together: list[Planned] = []
+        async for planned in plan_lane(one, spans, sinks, away=None):
+            if together and together[0].bucket != planned.bucket:
+                yield together
+                together = []
+            together.append(planned)
+        if together:
+            yield together
 
 
 def _shown(lane: Lane, one: Planned, after: Spot | None) -> Runs:

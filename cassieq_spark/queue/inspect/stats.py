@@ -8,27 +8,24 @@ from __future__ import annotations
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.bucket import Bucket, Returned, Status
+from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
-from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.expired import alive
-from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect.waiting import count_all, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
-from cassieq_spark.queue.message import Message, read_messages
-from cassieq_spark.queue.schedule import as_read, begun_and_later, looked_at_lanes
+from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.sink_txn import SinkRow
@@ -80,7 +77,7 @@ class QueueStats:
         return self.visible + self.invisible + self.delayed + self.scheduled + self.dead
 
 
-def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
+async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
     """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
 
     Args:
@@ -95,10 +92,10 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
     sinks = Sinks(lane)
     not_due = 0
-    begun, later = begun_and_later(lane)
+    begun, later = await begun_and_later(lane)
     for one in as_read([*lane.all, *begun]):
         before = total.visible, total.delayed
-        _count(one, total, sinks, seen)
+        await _count(one, total, sinks, seen)
         by_priority[one.priority] += total.visible - before[0]
         if one.due is not None:
             not_due += total.delayed - before[1]
@@ -106,7 +103,7 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
         visible=total.visible,
         invisible=sum(total.consumers.values()),
         delayed=total.delayed - not_due,
-        scheduled=not_due + (count_all(later) if with_later else 0),
+        scheduled=not_due + (await count_all(later) if with_later else 0),
         dead=total.dead,
         oldest_age=None if total.oldest_us is None else max(0, now_us - total.oldest_us) / 1e6,
         buckets=dict(total.buckets),
@@ -116,29 +113,29 @@ def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> Q
     )
 
 
-def not_due_in(lane: Lane) -> int:
+async def not_due_in(lane: Lane) -> int:
     """How many messages of one lane are not due yet; as `stats`."""
-    return _of_lane(lane).delayed
+    return (await _of_lane(lane)).delayed
 
 
-def visible_in(lane: Lane) -> int:
+async def visible_in(lane: Lane) -> int:
     """How many messages of one lane a get would deliver; as `stats`."""
     due = lane.due
     if due is not None and due.begins_us(lane.settings.period_us) > lane.clock.now_us():
         return 0
-    return _of_lane(lane).visible
+    return (await _of_lane(lane)).visible
 
 
-def _of_lane(lane: Lane) -> _Count:
-    _count(lane, total := _Count(lane.clock.now_us()), Sinks(lane))
+async def _of_lane(lane: Lane) -> _Count:
+    await _count(lane, total := _Count(lane.clock.now_us()), Sinks(lane))
     return total
 
 
-def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = None) -> None:
-    monoton = lane.monotons.find()
+async def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = None) -> None:
+    monoton = await lane.monotons.find()
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
-    for bucket, row, waiting in live_rows(lane, sinks=sinks):
+    async for bucket, row, waiting in live_rows(lane, sinks=sinks):
         if seen is not None:
             seen(lane, bucket, row, waiting)
         total.add_open(waiting)
@@ -149,7 +146,7 @@ def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = None) ->
             and row.value.status is Status.SEALED
             and (left := row.value.unacked - expired_of(row.value, lane.clock.now_us()))
         ):
-            put_us = _put_us(lane, bucket, left)
+            put_us = await _put_us(lane, bucket, left)
         # One producer's ids ascend, so the first bucket with any message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
@@ -170,9 +167,9 @@ class _Count:
     def add_open(self, waiting: list[ChunkRow]) -> None:
         """Count a bucket that is not sealed."""
         for chunk in waiting:
-            is_due = _is_due(chunk, self._now_us)
-            self.visible += chunk.count * is_due
-            self.delayed += chunk.count * (not is_due)
+            is_now = is_due(chunk, self._now_us)
+            self.visible += chunk.count * is_now
+            self.delayed += chunk.count * (not is_now)
 
     def add(self, row: Stored[Bucket] | None) -> None:
         """Count one bucket's row."""
@@ -192,111 +189,29 @@ class _Count:
         self.dead += sum(part.runs.count for part in value.dead)
 
 
-def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
+async def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
     """The time when the first of these was put."""
     first = Runs.span(runs.first, runs.first)
-    for _, chunks in lane.messages.read([(bucket, first)]):
+    async for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:
             if chunk.first <= runs.first <= chunk.last:
                 return chunk.enqueued_us
     return None
 
 
-def peek(lane: Lane, at_most: int) -> list[Message]:
-    """Up to ``at_most`` visible messages, the highest class first, of buckets that answer.
-
-    Raises:
-        StoreError: Some did not, and the others have none: there may or may not be messages.
-    """
-    plan: list[Planned] = []
-    left = at_most
-    away: dict[Place, CassieqError] = {}
-    for planned in plan_visible(lane, away=away):
-        taken, _ = planned.runs.take(left)
-        plan.append(replace(planned, runs=taken))
-        left -= taken.count
-        if left <= 0:
-            break
-    if away and not plan:
-        raise first_of(away)
-    return list(islice(read_messages(lane, [(planned, None) for planned in plan]), at_most))
-
-
-def browse(lane: Lane) -> Iterator[Message]:
-    """Yield all visible messages by lane, bucket and id; planned when the first is asked for.
-
-    Raises:
-        StoreError: Some buckets did not answer; raised after the messages of all others.
-    """
-    away: dict[Place, CassieqError] = {}
-    plan = list(plan_visible(lane, away=away))
-    yield from read_messages(lane, [(planned, None) for planned in plan])
-    if away:
-        raise first_of(away)
-
-
-def plan_visible(
-    lane: Lane,
-    spans: Iterable[range] | None = None,
-    *,
-    away: dict[Place, CassieqError] | None = None,
-) -> Iterator[Planned]:
-    """Plan everything a get could deliver: by lane, the highest class first, bucket, deliveries.
-
-    Args:
-        spans: Only these buckets of each lane.
-        away: See `live_rows`.
-    """
-    sinks = Sinks(lane)
-    for one in looked_at_lanes(lane):
-        missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
-        yield from plan_lane(one, spans, sinks, away=missed)
-        if away is not None:
-            away |= {one.place(bucket): error for bucket, error in (missed or {}).items()}
-
-
-def plan_lane(
-    lane: Lane,
-    spans: Iterable[range] | None,
-    sinks: Sinks,
-    *,
-    away: dict[BucketNo, CassieqError] | None,
-) -> Iterator[Planned]:
-    """As `plan_visible`, of one lane."""
-    now_us = lane.clock.now_us()
-    for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
-        due = EMPTY
-        for chunk in waiting:
-            if _is_due(chunk, now_us):
-                due |= Runs.span(chunk.first, chunk.last)
-        parts = [Returned(deliveries=0, runs=due)]
-        if row is not None and row.value.status is Status.SEALED:
-            parts = visible(row.value, now_us)
-        for part in parts:
-            if part.runs:
-                yield Planned(
-                    lane=lane.lane_id,
-                    bucket=bucket,
-                    runs=part.runs,
-                    delivery_count=part.deliveries,
-                    lease_id=None,
-                    revisions=() if row is None else row.value.revisions_of(part.runs),
-                    is_look=True,
-                )
-
-
-def _is_due(chunk: ChunkRow, now_us: int) -> bool:
+def is_due(chunk: ChunkRow, now_us: int) -> bool:
+    """Whether its messages may be delivered by now."""
     return chunk.due_us is None or chunk.due_us <= now_us
 
 
-def live_rows(
+async def live_rows(
     lane: Lane,
     spans: Iterable[range] | None = None,
     *,
     scans: bool = True,
     away: dict[BucketNo, CassieqError] | None = None,
     sinks: Sinks | None = None,
-) -> Iterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
     """Yield a lane's live buckets, ascending, with the messages of those that nobody has sealed.
 
     A row below the repair pointer as read after it is a ghost and left out (G5, ADR 11).
@@ -313,13 +228,13 @@ def live_rows(
         StoreError: Some did not answer; it names the first.
     """
     missed: dict[BucketNo, CassieqError] = {} if away is None else away
-    live = live_buckets(lane)
+    live = await live_buckets(lane)
     sinks = sinks or Sinks(lane)
     for span in [live] if spans is None else spans:
         first, end = max(live.start, span.start), min(live.stop, span.stop)
         for window in windows(range(first, end), _WINDOW):
-            rows = read_rows(lane, window, missed)
-            low = lane.read_pointers().repair
+            rows = await read_rows(lane, window, missed)
+            low = (await lane.read_pointers()).repair
             for bucket in [at for at in missed if at < low]:
                 del missed[bucket]  # dropped: there is nothing to miss
             for bucket in [at for at in window if at >= low and at in rows]:
@@ -327,9 +242,9 @@ def live_rows(
                 found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
                 try:
                     if row is not None and row.value.status is Status.PREPARED:
-                        found = _as_decided(lane, bucket, row, sinks), []
+                        found = await _as_decided(lane, bucket, row, sinks), []
                     elif scans and is_unsealed(row):
-                        found = _look_into(lane, bucket)
+                        found = await _look_into(lane, bucket)
                 except StoreError as error:
                     missed[bucket] = named(error, lane, bucket)
                     found = None
@@ -346,7 +261,7 @@ class Sinks:
         self._lane = lane
         self._known: dict[str, SinkRow | StoreError | None] = {}
 
-    def read(self, sink_id: str) -> SinkRow | None:
+    async def read(self, sink_id: str) -> SinkRow | None:
         """The row as it was at the first read; None: there is none.
 
         Raises:
@@ -354,7 +269,7 @@ class Sinks:
         """
         if sink_id not in self._known:
             try:
-                stored = self._lane.store.sinks.read(sink_id)
+                stored = await self._lane.store.sinks.read(sink_id)
             except StoreError as error:
                 self._known[sink_id] = error
             else:
@@ -365,7 +280,9 @@ class Sinks:
         return known
 
 
-def _as_decided(lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks) -> Stored[Bucket]:
+async def _as_decided(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks
+) -> Stored[Bucket]:
     """A committed bucket as it will be when it is rolled forward, as a get would do.
 
     Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
@@ -376,7 +293,7 @@ def _as_decided(lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks)
     if sink is None:
         return row
     try:
-        found = sinks.read(sink.sink_id)
+        found = await sinks.read(sink.sink_id)
     except RowCorrupt as error:
         # A get delivers nothing of it either, and goes on [T21].
         told = str(error)
@@ -387,14 +304,16 @@ def _as_decided(lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks)
     return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
 
 
-def _look_into(lane: Lane, bucket: BucketNo) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
+async def _look_into(
+    lane: Lane, bucket: BucketNo
+) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
     """The row and messages of a bucket that was unsealed a moment ago; None: it was dropped.
 
     The row is read after the messages: a transaction may have begun to write here meanwhile, and
     none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).
     """
-    waiting = lane.messages.scan(bucket)
-    now = lane.buckets.read(bucket)
-    if lane.is_dropped(bucket):
+    waiting = await lane.messages.scan(bucket)
+    now = await lane.buckets.read(bucket)
+    if await lane.is_dropped(bucket):
         return None
     return now, alive(lane, waiting) if is_unsealed(now) else []

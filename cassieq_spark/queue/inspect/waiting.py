@@ -21,30 +21,32 @@ WINDOW: Final = 64
 """How many bucket rows are read together."""
 
 
-def scheduled_later(lane: Lane) -> int:
+async def scheduled_later(lane: Lane) -> int:
     """How many messages of the lane's queue are in periods that have not begun.
 
     Raises:
         StoreError: A part did not answer: a count without it would be wrong.
     """
-    return count_all(begun_and_later(lane)[1])
+    return await count_all((await begun_and_later(lane))[1])
 
 
-def count_all(lanes: Sequence[Lane]) -> int:
+async def count_all(lanes: Sequence[Lane]) -> int:
     """How many messages wait in lanes of one queue whose time has not come."""
-    return sum(lanes[0].store.session.map(count_scheduled, lanes)) if lanes else 0
+    return sum(await lanes[0].store.session.map(count_scheduled, lanes)) if lanes else 0
 
 
-def count_scheduled(lane: Lane) -> int:
+async def count_scheduled(lane: Lane) -> int:
     """How many messages wait in a lane whose time has not come; no payload is read."""
     found = 0
-    for window in windows(live_buckets(lane), WINDOW):
-        rows, unread = lane.buckets.read_many(window)
+    for window in windows(await live_buckets(lane), WINDOW):
+        rows, unread = await lane.buckets.read_many(window)
         if unread:
             raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
         for bucket, row in rows.items():
             if is_unsealed(row):
-                found += lane.messages.count(bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT)
+                found += await lane.messages.count(
+                    bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT
+                )
             elif row is not None:
                 found += row.value.unacked.count
     return found

@@ -45,7 +45,7 @@ class Keys:
         self._mine: dict[bytes, Stored[Entry]] = {}
         self._young_us: dict[bytes, int] = {}
 
-    def take(
+    async def take(
         self, lane: Lane, key: bytes, bucket: BucketNo, offset: int, chosen: bytes | None
     ) -> UUID | None:
         """Make a key stand for this id: nothing may be written under it before.
@@ -69,10 +69,10 @@ class Keys:
         )
         # From a former try of this call: its manifest says that it never happened.
         known = self._mine.get(key)
-        for _ in lane.attempts():
+        async for _ in lane.attempts():
             # Anew for each try: the window of a put begins behind the one that it follows.
             mine = replace(mine, put_us=lane.clock.now_us())
-            outcome = lane.store.dedup.take(
+            outcome = await lane.store.dedup.take(
                 lane.lanes[0], key, known, mine, ttl_s=entry_ttl_s(self._window_us)
             )
             known = outcome.now
@@ -85,7 +85,7 @@ class Keys:
                 return None
             # Settled first: what never happened is no duplicate, however young it is [U13].
             young_us = self._young_us.get(key, YOUNG_US)
-            if happened(lane, known.value, young_us=young_us):
+            if await happened(lane, known.value, young_us=young_us):
                 age_us = lane.clock.now_us() - known.value.put_us
                 if age_us < self._window_us:
                     metrics.MESSAGES_DUPLICATE.inc(lane.queue)
@@ -95,7 +95,7 @@ class Keys:
         raise lane.contended(f"the entry of a deduplication key in {lane.title}")
 
 
-def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
+async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
     """Whether the put that an entry names happened; if need be, see to it that it never will.
 
     Args:
@@ -107,19 +107,19 @@ def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
         StoreError: It is unknown.
     """
     its_lane = lane.sibling(entry.lane)
-    for attempt in lane.attempts():
+    async for attempt in lane.attempts():
         # In this order: message, bucket, L [U3] (G5).
-        is_stored = its_lane.messages.has_row(entry.bucket, entry.offset)
-        stored = its_lane.buckets.read(entry.bucket)
+        is_stored = await its_lane.messages.has_row(entry.bucket, entry.offset)
+        stored = await its_lane.buckets.read(entry.bucket)
         row = None if stored is None else stored.value
-        low = its_lane.read_pointers().repair
+        low = (await its_lane.read_pointers()).repair
         verdict = judged(entry, is_stored=is_stored, row=row, low=low)
         if verdict is Verdict.KEPT:
-            verdict = by_manifest(entry, its_lane.kept.read(entry.bucket))
+            verdict = by_manifest(entry, await its_lane.kept.read(entry.bucket))
         if verdict is not Verdict.OPEN:
             return verdict is Verdict.HAPPENED
         if row is None and lane.clock.now_us() - entry.put_us < young_us:
-            lane.clock.wait(min(jitter(RACE_PAUSE_S, attempt), young_us / WAITS / 1e6))
+            await lane.clock.sleep(min(jitter(RACE_PAUSE_S, attempt), young_us / WAITS / 1e6))
         else:
-            seal.close(its_lane, entry.bucket)
+            await seal.close(its_lane, entry.bucket)
     raise lane.contended(its_lane.bucket_title(entry.bucket))

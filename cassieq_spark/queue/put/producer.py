@@ -9,8 +9,9 @@ under new ids.
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
@@ -33,15 +34,16 @@ from cassieq_spark.store.side_by_side import in_turn
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.dedup import Keys
     from cassieq_spark.queue.put.encode import Packed
+    from cassieq_spark.queue.reserve import FirstRead
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.monotons import Monoton
 
-    Otherwise = Callable[[Sequence["Packed"]], list["Placed"]]
+    Otherwise = Callable[[Sequence["Packed"]], Awaitable[list["Placed"]]]
 
 LOOK_S: Final = 1.0
 """How long a producer waits to learn whether its bucket is still open; then it takes another."""
@@ -85,18 +87,19 @@ class _Block:
 
 
 class Producer:
-    """Puts messages into a lane for one client. Thread-safe."""
+    """Puts messages into a lane for one client."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()  # of whoever looks for places, and may wait for Cassandra
-        self._lock = threading.Lock()
+        self._turn = asyncio.Lock()  # of whoever looks for places, and may wait for Cassandra
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
         self._reserver = Reserver()
         self._times_closed = 0
-        self._looked: Callable[[], tuple[Mapping[BucketNo, object], object]] | None = None
+        self._looked: Callable[[], Awaitable[tuple[Mapping[BucketNo, object], object]]] | None = (
+            None
+        )
 
-    def put(
+    async def put(
         self,
         lane: Lane,
         rows: Sequence[Packed],
@@ -129,12 +132,12 @@ class Producer:
         failure: CassieqError | None = None
         for some in _waves(rows, keys):
             try:
-                todo, failure = self._put(lane, dict(some), keys, done, unsettled)
+                todo, failure = await self._put(lane, dict(some), keys, done, unsettled)
             except LaneEnded:
                 if otherwise is None:
                     raise
                 rest = {at: row for at, row in enumerate(rows) if at not in done | unsettled}
-                done |= _elsewhere(lane, rest, otherwise, unsettled.values(), done.values())
+                done |= await _elsewhere(lane, rest, otherwise, unsettled.values(), done.values())
                 break
             if todo or unsettled:
                 break
@@ -146,7 +149,7 @@ class Producer:
         metrics.MESSAGES_PUT.inc(lane.queue, sum(one.packed.count for one in mine))
         return [done[at] for at in range(len(rows))]
 
-    def _put(
+    async def _put(
         self,
         lane: Lane,
         todo: dict[int, Packed],
@@ -155,34 +158,33 @@ class Producer:
         unsettled: dict[int, Placed],
     ) -> tuple[dict[int, Packed], CassieqError | None]:
         """Put some rows until each is done or unsettled; return what is neither, and why."""
-        for _ in lane.attempts():
+        async for _ in lane.attempts():
             try:
-                placed = self._place(lane, todo)
+                placed = await self._place(lane, todo)
                 if keys is not None:
-                    placed = _without_put_before(lane, placed, keys, done)
+                    placed = await _without_put_before(lane, placed, keys, done)
             except StoreError as error:
                 return todo, error
-            kept = dict(self._store(lane, placed))
+            kept = dict(await self._store(lane, placed))
             todo = _sorted(placed, kept, done, unsettled)
             if not todo:
                 break
         return todo, None
 
-    def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
+    async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
-        with in_turn(self._turn, lane.title, lane.store.session.left_s()):
-            first_read = self._leave_a_stale_bucket(lane)
+        async with in_turn(self._turn, lane.title, lane.store.session.left_s()):
+            first_read = await self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
                 if block is None or not _fits(block, packed, lane.bucket_size):
-                    fresh = self._reserver.reserve(
+                    fresh = await self._reserver.reserve(
                         lane, 1, above=self._closed_below, first_read=first_read
                     )
                     first_read = None
                     block = _Block(bucket=fresh.first, proven_at=lane.clock.monotonic())
-                    with self._lock:
-                        self._block = block
+                    self._block = block
                 placed[at] = Placed(
                     lane=lane.lane_id, bucket=block.bucket, first=block.next, packed=packed
                 )
@@ -190,7 +192,7 @@ class Producer:
                 block.size_bytes += len(packed.payload)
         return placed
 
-    def _leave_a_stale_bucket(self, lane: Lane) -> Callable[[], Stored[Monoton] | None] | None:
+    async def _leave_a_stale_bucket(self, lane: Lane) -> FirstRead | None:
         """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2].
 
         Where it always was closed, as messages come singly, nobody waits for this look (ADR 29).
@@ -208,21 +210,21 @@ class Producer:
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s) / 2:
             return None
         looked, self._looked = self._looked, None
-        if looked is not None and not any(looked()[0].values()):
+        if looked is not None and not any((await looked())[0].values()):
             self._times_closed = 0  # the last one was left in vain, or nobody knows
         likely = self._reserver.likely
         if self._times_closed >= ALWAYS and likely is not None:
             with lane.store.session.within(each_s=LOOK_S):
                 self._looked = lane.buckets.begin_read_some([block.bucket])
             self._leave(block.bucket)
-            return lambda: likely
+            return partial(_known, likely)
         first_read = lane.monotons.begin_read() if self._times_closed >= ALWAYS else None
         # Nothing was written there since the last proof, so a bucket that does not answer is left
         # as well. It holds up no put but this one, for a moment (I10).
         with lane.store.session.within(each_s=LOOK_S):
-            found, _ = lane.buckets.read_some([block.bucket])
+            found, _ = await lane.buckets.read_some([block.bucket])
         is_open = block.bucket in found and found[block.bucket] is None
-        if is_open and not lane.is_dropped(block.bucket):
+        if is_open and not await lane.is_dropped(block.bucket):
             block.proven_at = began
             self._times_closed = 0
             return None
@@ -231,35 +233,35 @@ class Producer:
         return first_read
 
     def _leave(self, bucket: BucketNo) -> None:
-        with self._lock:
-            if self._block is not None and self._block.bucket == bucket:
-                self._block = None
-            self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
+        if self._block is not None and self._block.bucket == bucket:
+            self._block = None
+        self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
-    def _store(self, lane: Lane, placed: dict[int, Placed]) -> list[tuple[BucketNo, Runs | None]]:
+    async def _store(
+        self, lane: Lane, placed: dict[int, Placed]
+    ) -> list[tuple[BucketNo, Runs | None]]:
         """Write all, then prove each bucket: (bucket, what stays of it; None if unknown)."""
         by_bucket: dict[BucketNo, list[Placed]] = {}
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
         return [
-            (bucket, self._prove(lane, bucket, is_written=write(lane, bucket, some)))
+            (bucket, await self._prove(lane, bucket, is_written=await write(lane, bucket, some)))
             for bucket, some in by_bucket.items()
         ]
 
-    def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
+    async def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
         """Which offsets of a bucket stay; None if that is unknown."""
         began = lane.clock.monotonic()
-        proof = prove(lane, bucket, is_written=is_written)
+        proof = await prove(lane, bucket, is_written=is_written)
         if not proof.is_open:
             self._leave(bucket)
             return proof.kept
-        with self._lock:
-            if self._block is not None and self._block.bucket == bucket:
-                self._block.proven_at = max(self._block.proven_at, began)
+        if self._block is not None and self._block.bucket == bucket:
+            self._block.proven_at = max(self._block.proven_at, began)
         return proof.kept
 
 
-def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
+async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     """Step 2 of the handshake: write rows at quorum; return whether all were answered."""
     writer = lane.store.chunk_writer(writes_in_flight=WRITES_IN_FLIGHT)
     now_us = lane.clock.now_us()
@@ -267,7 +269,7 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
         for one in some:
             delay_us, ttl_us = one.packed.delay_us, one.packed.ttl_us
             due_us = now_us + delay_us if delay_us else one.packed.due_us
-            writer.write(
+            await writer.write(
                 lane.place(bucket),
                 ChunkRow(
                     first=one.first,
@@ -279,14 +281,14 @@ def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     has_key=one.packed.key is not None,
                 ),
             )
-        writer.flush()
+        await writer.flush()
     except (StoreTimeout, StoreUnavailable) as error:
         event(_logger, "put_unanswered", **lane.as_fields(bucket), error=str(error))
         return False
     return True
 
 
-def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
+async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
     """Step 3 of the handshake: which offsets of a bucket stay.
 
     A write that was not answered closes the bucket first: then the seal says what is in it, and
@@ -294,18 +296,18 @@ def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
     """
     try:
         if is_written:
-            row = lane.buckets.read(bucket)
+            row = await lane.buckets.read(bucket)
             if row is None:
                 # Read the repair pointer after an absent row: only it explains the absence (G5)
                 # [P2]. What is gone is never put again: it may have been delivered [P6].
-                is_gone = lane.is_dropped(bucket)
+                is_gone = await lane.is_dropped(bucket)
                 everything = Runs.span(0, lane.bucket_size - 1)
                 return Proof(kept=None if is_gone else everything, is_open=not is_gone)
-            closed = seal.finish(lane, bucket, row)
+            closed = await seal.finish(lane, bucket, row)
         else:
-            closed = seal.close(lane, bucket)
+            closed = await seal.close(lane, bucket)
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
-        is_gone = closed is None or lane.is_dropped(bucket)
+        is_gone = closed is None or await lane.is_dropped(bucket)
     except StoreError as error:
         event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None)
@@ -324,19 +326,19 @@ def _waves(rows: Sequence[Packed], keys: Keys | None) -> Iterator[Iterable[tuple
         yield numbered[start : start + size]
 
 
-def _without_put_before(
+async def _without_put_before(
     lane: Lane, placed: dict[int, Placed], keys: Keys, done: dict[int, Placed]
 ) -> dict[int, Placed]:
     """Take the keys of all; what was put before is done, and the rest is to be stored."""
 
-    def take(one: Placed) -> Placed:
+    async def take(one: Placed) -> Placed:
         packed = one.packed
         if packed.key is None:
             return one
-        earlier = keys.take(lane, packed.key, one.bucket, one.first, packed.message_ids[0])
+        earlier = await keys.take(lane, packed.key, one.bucket, one.first, packed.message_ids[0])
         return replace(one, put_before=earlier)
 
-    taken = dict(zip(placed, lane.store.session.map(take, placed.values()), strict=True))
+    taken = dict(zip(placed, await lane.store.session.map(take, placed.values()), strict=True))
     done.update({at: one for at, one in taken.items() if one.put_before is not None})
     return {at: one for at, one in taken.items() if one.put_before is None}
 
@@ -360,7 +362,7 @@ def _sorted(
     return todo
 
 
-def _elsewhere(
+async def _elsewhere(
     lane: Lane,
     todo: dict[int, Packed],
     otherwise: Otherwise,
@@ -369,7 +371,7 @@ def _elsewhere(
 ) -> dict[int, Placed]:
     """Put the rest into an ordinary lane; an error names what became of all."""
     try:
-        return dict(zip(todo, otherwise(list(todo.values())), strict=True))
+        return dict(zip(todo, await otherwise(list(todo.values())), strict=True))
     except CassieqError as error:
         unsettled, stored = list(unsettled), list(stored)
         if not unsettled and not stored:
@@ -388,3 +390,7 @@ def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:
     return block.next + packed.count <= bucket_size and (
         block.next == 0 or block.size_bytes + len(packed.payload) <= BUCKET_BYTES
     )
+
+
+async def _known(row: Stored[Monoton]) -> Stored[Monoton]:
+    return row

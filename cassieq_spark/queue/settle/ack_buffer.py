@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import tracing
-from cassieq_spark.errors import QueueDeleted, ReceiptExpired, StoreError, StoreTimeout, UsageError
+from cassieq_spark.errors import (
+    CassieqError,
+    QueueDeleted,
+    ReceiptExpired,
+    StoreError,
+    StoreTimeout,
+    UsageError,
+)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle import acks
 from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.store import portal
 from cassieq_spark.store.row_port import Company
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from opentelemetry.trace import SpanContext
 
-    from cassieq_spark.errors import CassieqError
     from cassieq_spark.model.ids import Place
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.rows.events import Answer
@@ -221,46 +229,57 @@ class AckBuffer:
             try:
                 # What was refused is asked again, in a thread of its own: the reason may be a read.
                 if answer is not None and acks.are_done(self._lane, answer):
-                    left, _ = self._told(receipts, lambda some: ([Verdict.ACKED] * len(some), None))
+                    with self._settling(receipts):
+                        left = self._noted(receipts, [Verdict.ACKED] * len(receipts), None)
             finally:
                 self._land(place, left, flight, None, retry_s=0.0)
 
         return Company(acks.wanted(receipts), tell)
 
     def _send(self, place: Place, receipts: list[Receipt], flight: Flight, *, tells: bool) -> None:
-        def store(_: Place) -> None:
+        async def store(_: Place) -> None:
             left: list[Receipt] = receipts
             failure: BaseException | None = None
             try:
-                left, failure = self._told(receipts, partial(acks.ack, self._lane))
+                with self._settling(receipts):
+                    verdicts, failure = await acks.ack(self._lane, receipts)
+                    left = self._noted(receipts, verdicts, failure)
             except BaseException as error:  # noqa: BLE001 - also Ctrl-C: who waits for it hears it
                 failure = error
             if tells and isinstance(failure, Exception):
                 self._on_failure(failure)
             self._land(place, left, flight, failure)
 
-        self._lane.store.session.begin(store, place)
+        async def begin() -> None:
+            try:
+                self._lane.store.session.begin(store, place)
+            except CassieqError as error:
+                self._land(place, receipts, flight, error)
 
-    def _told(
-        self,
-        receipts: list[Receipt],
-        ack: Callable[[list[Receipt]], tuple[list[Verdict], CassieqError | None]],
-    ) -> tuple[list[Receipt], CassieqError | None]:
-        """Ack receipts; return those whose outcome is unknown, and why."""
+        portal.start(begin())
+
+    @contextmanager
+    def _settling(self, receipts: list[Receipt]) -> Iterator[None]:
+        """Ack receipts in a span that is linked to those they were acked in."""
         with self._is_due:
             # A second try has no links: the spans may have ended long ago.
             asked_in = [self._asked_in.pop(one) for one in receipts if one in self._asked_in]
         with tracing.settling("ack", self._lane.queue, len(receipts), asked_in):
-            verdicts, failure = ack(receipts)
-            stale = verdicts.count(Verdict.STALE) + verdicts.count(Verdict.INVALID)
-            if failure is not None or stale:
-                tracing.failed(ReceiptExpired if failure is None else type(failure))
+            yield
+
+    def _noted(
+        self, receipts: list[Receipt], verdicts: list[Verdict], failure: CassieqError | None
+    ) -> list[Receipt]:
+        """Note what became of receipts; return those whose outcome is unknown."""
+        stale = verdicts.count(Verdict.STALE) + verdicts.count(Verdict.INVALID)
+        if failure is not None or stale:
+            tracing.failed(ReceiptExpired if failure is None else type(failure))
         if stale:
             with self._is_due:
                 self.stale += stale
             event(_logger, "acks_stale", queue=self._lane.queue, messages=stale)
         pairs = zip(receipts, verdicts, strict=True)
-        return [one for one, verdict in pairs if verdict is Verdict.UNKNOWN], failure
+        return [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
 
     def _land(
         self,

@@ -49,7 +49,7 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], CassieqError | None]:
+async def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], CassieqError | None]:
     """Return a verdict for each receipt, and the error that made some of them unknown.
 
     Receipts of a bucket that cannot be reached are unknown; the others are acked [T5].
@@ -61,11 +61,11 @@ def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], Cassieq
     for at, receipt in enumerate(receipts):
         places.setdefault(receipt.place, []).append(at)
 
-    def one(place: Place) -> list[Verdict]:
+    async def one(place: Place) -> list[Verdict]:
         its_lane = lane.sibling(place.lane)
-        return ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
+        return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
 
-    done, failed = apart(lane, one, places)
+    done, failed = await apart(lane, one, places)
     verdicts = [Verdict.UNKNOWN] * len(receipts)
     for place, some in done.items():
         for at, verdict in zip(places[place], some, strict=True):
@@ -90,13 +90,13 @@ def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verd
         raise expired(lane, stale)
 
 
-def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
+async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
     """Ack one bucket's receipts, by at most one CAS; return a verdict for each.
 
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
     """
-    return verdicts_of(lane, bucket, receipts, lane.apply(bucket, wanted(receipts)))
+    return await verdicts_of(lane, bucket, receipts, await lane.apply(bucket, wanted(receipts)))
 
 
 def wanted(receipts: Sequence[Receipt]) -> Settle:
@@ -111,11 +111,11 @@ def are_done(lane: Lane, answer: Answer) -> bool:
     return bool(judged.is_whole)
 
 
-def verdicts_of(
+async def verdicts_of(
     lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt], answer: Answer
 ) -> list[Verdict]:
     """A verdict for each receipt, from the answer to `wanted`."""
-    outcome = settle.outcome_of(lane, bucket, answer, tells_acked=True)
+    outcome = await settle.outcome_of(lane, bucket, answer, tells_acked=True)
     if outcome.judged.is_whole:
         return [Verdict.ACKED] * len(receipts)  # as nearly always
     return [_verdict(outcome, receipt) for receipt in receipts]

@@ -45,7 +45,7 @@ class Acked:
     late: Mapping[Place, Mapping[UUID, Runs]]
 
 
-def take_over(
+async def take_over(
     lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], action: TakeOver
 ) -> Stored[Bucket] | None:
     """Make leases this run's; a CAS that is answered after the end it has written is sent again.
@@ -56,14 +56,14 @@ def take_over(
     wanted = frozenset(lease_ids)
     row: Stored[Bucket] | None = None
     for _ in range(TAKE_OVERS_AT_MOST):
-        row = settle_bucket(lane, bucket, of_leases(wanted, action)).row
+        row = (await settle_bucket(lane, bucket, of_leases(wanted, action))).row
         ours = [] if row is None else [one for one in row.value.leases if one.lease_id in wanted]
         if all(lease.until_us > lane.clock.now_us() for lease in ours):
             break
     return row
 
 
-def ack_leases(
+async def ack_leases(
     lane: Lane,
     acked: Mapping[Place, Mapping[UUID, Runs | None]],
     *,
@@ -85,14 +85,14 @@ def ack_leases(
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
     """
 
-    def ack(place: Place) -> Outcome:
+    async def ack(place: Place) -> Outcome:
         asked: dict[UUID, dict[Action, Runs | None]] = {
             lease_id: {Ack(): runs} for lease_id, runs in acked[place].items()
         }
         its_lane = lane.sibling(place.lane)
-        return settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
+        return await settle_bucket(its_lane, place.bucket, asked, known=(known or {}).get(place))
 
-    outcomes = each_bucket(lane, ack, acked)
+    outcomes = await each_bucket(lane, ack, acked)
     settled = unbroken()
     late: dict[Place, dict[UUID, Runs]] = {}
     for place, one in outcomes.items():
@@ -111,7 +111,7 @@ def ack_leases(
     return Acked(count=count, late=late)
 
 
-def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
+async def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
     """How many of these messages are done, whoever has acked them; of buckets that answer.
 
     One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
@@ -121,7 +121,7 @@ def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | Non
         by_lane.setdefault(place.lane, []).append(place.bucket)
     rows: dict[Place, Stored[Bucket] | None] = {}
     for lane_id, buckets in by_lane.items():
-        found, _ = lane.sibling(lane_id).buckets.read_some(buckets)
+        found, _ = await lane.sibling(lane_id).buckets.read_some(buckets)
         rows |= {Place(lane_id, bucket): row for bucket, row in found.items()}
     count = 0
     for place, row in rows.items():

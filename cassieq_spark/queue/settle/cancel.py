@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 
-def cancel(lane: Lane, message_id: UUID) -> bool:
+async def cancel(lane: Lane, message_id: UUID) -> bool:
     """Take a message back; return whether it is cancelled, by this call or an earlier one.
 
     Args:
@@ -37,36 +37,36 @@ def cancel(lane: Lane, message_id: UUID) -> bool:
     lane_id, number = place
     its_lane = lane.sibling(lane_id)
     bucket, offset = divmod(number, lane.bucket_size)
-    is_cancelled = _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
+    is_cancelled = await _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
     # L behind the CAS: a row below it is a ghost, and its message was settled long ago (G5).
     # Of a finished due lane all was settled.
-    if its_lane.pointers.read().repair > bucket:
-        lane.first.read_pointers()  # raises if the queue is gone
+    if (await its_lane.pointers.read()).repair > bucket:
+        await lane.first.read_pointers()  # raises if the queue is gone
         return False
     return is_cancelled
 
 
-def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
-    row = lane.buckets.read(bucket)
+async def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
+    row = await lane.buckets.read(bucket)
     if row is None or row.value.status is Status.SEALING:
-        row = _sealed(lane, bucket, one, row)
+        row = await _sealed(lane, bucket, one, row)
     if row is None:
         return False
-    answer = lane.apply(bucket, Cancel(runs=one), known=row)
+    answer = await lane.apply(bucket, Cancel(runs=one), known=row)
     if answer.changed is not answer.before:
         metrics.MESSAGES_CANCELLED.inc(lane.queue)
     return answer.result is True
 
 
-def _sealed(
+async def _sealed(
     lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
 ) -> Stored[Bucket] | None:
     """The row of a bucket whose content is fixed; None if the message was never in it."""
     if row is not None:
-        closed = seal.finish(lane, bucket, row)
+        closed = await seal.finish(lane, bucket, row)
     # An open bucket is not sealed for a message that it does not hold.
-    elif lane.messages.has(bucket, one.first):
-        closed = seal.close(lane, bucket)
+    elif await lane.messages.has(bucket, one.first):
+        closed = await seal.close(lane, bucket)
     else:
         return None
     return None if closed is None else closed.row

@@ -64,7 +64,7 @@ class Outcome:
         return runs_of(receipt).issubset(held)
 
 
-def settle_bucket(
+async def settle_bucket(
     lane: Lane,
     bucket: BucketNo,
     asked: Asked,
@@ -83,8 +83,8 @@ def settle_bucket(
         QueueDeleted: The lane is dead.
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
     """
-    answer = lane.apply(bucket, wanted(asked), known=known)
-    return outcome_of(lane, bucket, answer, tells_acked=tells_acked)
+    answer = await lane.apply(bucket, wanted(asked), known=known)
+    return await outcome_of(lane, bucket, answer, tells_acked=tells_acked)
 
 
 def wanted(asked: Asked) -> Settle:
@@ -98,7 +98,7 @@ def wanted(asked: Asked) -> Settle:
     )
 
 
-def outcome_of(
+async def outcome_of(
     lane: Lane, bucket: BucketNo, answer: Answer, *, tells_acked: bool = False
 ) -> Outcome:
     """The outcome of what was asked, from its answer; see `settle_bucket`."""
@@ -109,7 +109,7 @@ def outcome_of(
     count(lane, judged)
     if tells_acked:
         in_doubt = union([*judged.stale.values(), *judged.never.values()])
-        if in_doubt and lane.is_dropped(bucket):
+        if in_doubt and await lane.is_dropped(bucket):
             # Below the repair pointer all is over: only drained buckets are dropped. A row that
             # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
             acked = judged.acked | in_doubt
@@ -128,7 +128,7 @@ def count(lane: Lane, judged: Judged) -> None:
 # --- by receipt -----------------------------------------------------------------------------------
 
 
-def settle_receipts(
+async def settle_receipts(
     lane: Lane, receipts: Iterable[Receipt], action: Action
 ) -> tuple[list[Receipt], dict[Place, Outcome]]:
     """Carry out one action on the messages of some receipts.
@@ -152,12 +152,12 @@ def settle_receipts(
     # Whatever else became of it: whoever extends, releases or updates has to hold it.
     tells_acked = isinstance(action, Reject)
 
-    def one(place: Place) -> Outcome:
+    async def one(place: Place) -> Outcome:
         leases = by_lease(asked[place], action)
         its_lane = lane.sibling(place.lane)
-        return settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)
+        return await settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)
 
-    outcomes = each_bucket(lane, one, asked)
+    outcomes = await each_bucket(lane, one, asked)
     refused = [
         receipt
         for receipt in given
@@ -180,7 +180,7 @@ def _never_was(outcome: Outcome, receipt: Receipt, tells_acked: bool) -> bool:
     return bool(runs_of(receipt) & outcome.judged.never.get(receipt.lease_id, EMPTY))
 
 
-def settle_in_background(
+async def settle_in_background(
     operation: str, lane: Lane, receipts: Collection[Receipt], action: Action
 ) -> list[Receipt]:
     """Carry out one action that no verb of the program waits for, in a span of its own.
@@ -189,13 +189,13 @@ def settle_in_background(
         The receipts that were refused, see `settle_receipts`.
     """
     with tracing.settling(operation, lane.queue, len(receipts)):
-        refused, _ = settle_receipts(lane, receipts, action)
+        refused, _ = await settle_receipts(lane, receipts, action)
         if refused:
             tracing.failed(ReceiptExpired)
         return refused
 
 
-def update(
+async def update(
     lane: Lane,
     receipt: Receipt,
     *,
@@ -224,10 +224,10 @@ def update(
     lane = lane.sibling(receipt.lane)
     if body is not None:
         # Before anything is written: most stale receipts are found here.
-        row = lane.buckets.read(receipt.bucket)
+        row = await lane.buckets.read(receipt.bucket)
         _check_updatable(lane, row, receipt)
         revision = new_revision()
-        lane.overlays.write(receipt.bucket, receipt.first, revision, body)
+        await lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
         # It is the same delivery, which began when it began.
         new_lease_id=new_uuid() if receipt.began_us is None else uuid_at(receipt.began_us),
@@ -235,7 +235,7 @@ def update(
         visibility_us=visibility_us,
         gives_back=gives_back,
     )
-    refused, outcomes = settle_receipts(lane, [receipt], action)
+    refused, outcomes = await settle_receipts(lane, [receipt], action)
     outcome = outcomes[receipt.place]
     if refused and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of ours was sent: none will name this body any more.
@@ -257,9 +257,9 @@ def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
     if revision is None:
         return
 
-    def drop(revision: int) -> None:
+    async def drop(revision: int) -> None:
         try:
-            lane.overlays.drop_one(receipt.bucket, receipt.first, revision)
+            await lane.overlays.drop_one(receipt.bucket, receipt.first, revision)
         except CassieqError as error:
             event(
                 _logger,

@@ -20,7 +20,7 @@ from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
@@ -49,17 +49,17 @@ class OpenBucket:
     due_us: dict[int, int] = field(default_factory=dict)
 
 
-def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket] | None:
+async def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket] | None:
     """CAS from no row to ``writing``; None: somebody closed it before [R11].
 
     The result means nothing until the repair pointer was read after it (G5) [P5].
     """
-    outcome = lane.buckets.insert(bucket, rules.writing(sink, now_us=lane.clock.now_us()))
+    outcome = await lane.buckets.insert(bucket, rules.writing(sink, now_us=lane.clock.now_us()))
     is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING
     return outcome.now if is_ours else None
 
 
-def open_buckets(
+async def open_buckets(
     wanted: Sequence[tuple[Lane, int]], *, sink_id: str, epoch: int
 ) -> list[list[OpenBucket]]:
     """Open so many buckets of one's own in each of these lanes of a queue, all lanes side by side.
@@ -78,27 +78,27 @@ def open_buckets(
         todo = {lane: number for lane, number in todo.items() if number > 0}
         if not todo:
             return [opened[lane.lane_id] for lane, _ in wanted]
-        for lane, bucket in _open_blocks(todo, sink_id=sink_id, epoch=epoch):
+        async for lane, bucket in _open_blocks(todo, sink_id=sink_id, epoch=epoch):
             opened[lane.lane_id].append(bucket)
 
 
-def _open_blocks(
+async def _open_blocks(
     todo: Mapping[Lane, int], *, sink_id: str, epoch: int
-) -> Iterator[tuple[Lane, OpenBucket]]:
+) -> AsyncIterator[tuple[Lane, OpenBucket]]:
     """Open a block in each lane; some of its buckets may be lost."""
     lanes = list(todo)[:LARGEST_BLOCK]
     session = lanes[0].store.session
     most = LARGEST_BLOCK // len(lanes)
-    blocks = session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)
+    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)
     places = [
         (lane, BucketNo(bucket), SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end))
         for lane, block in zip(lanes, blocks, strict=True)
         for bucket in range(block.first, block.end)
     ]
-    rows = session.map(lambda place: insert_writing(*place), places)
+    rows = await session.map(lambda place: insert_writing(*place), places)
     # One read a lane, after the last row (G5): those below it are closed and dropped [P5].
-    low = session.map(lambda lane: lane.read_pointers().repair, lanes)
-    dropped_below = dict(zip(lanes, low, strict=True))
+    pointers = await session.map(lambda lane: lane.read_pointers(), lanes)
+    dropped_below = {lane: one.repair for lane, one in zip(lanes, pointers, strict=True)}
     for (lane, bucket, sink), row in zip(places, rows, strict=True):
         if row is None or bucket < dropped_below[lane]:
             event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
@@ -106,7 +106,7 @@ def _open_blocks(
             yield lane, OpenBucket(bucket=bucket, row=row, sink=sink)
 
 
-def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
+async def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
     """CAS ``writing`` to ``prepared`` with the manifest, once all its chunks are stored.
 
     Returns:
@@ -124,7 +124,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
             f"{filled.count} messages were written into it"
         )
     now_us = lane.clock.now_us()
-    outcome = lane.buckets.fill(
+    outcome = await lane.buckets.fill(
         filled.bucket,
         filled.row,
         rules.prepared(
@@ -137,7 +137,7 @@ def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
         ),
     )
     if not isinstance(outcome, Applied):
-        lane.read_pointers()  # says so if the queue was deleted [R25]
+        await lane.read_pointers()  # says so if the queue was deleted [R25]
         sink_id = filled.sink.sink_id
         raise SinkFenced(
             f"{lane.bucket_title(filled.bucket)} was closed while it was written: "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from cassieq_spark.errors import StoreError
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _logger = get_logger("queue")
 class Heartbeat:
     """Beats while its block runs.
 
-    It has a thread of its own: a task may wait minutes for its next row, and a commit for its
+    It is a task of its own: a task of Spark may wait minutes for its next row, and a commit for its
     buckets. Politeness, not safety: a beat that fails is logged and the work goes on.
     """
 
@@ -34,33 +35,36 @@ class Heartbeat:
         self._sink_id = sink_id
         self._is_row_fresh = is_row_fresh
         self._period_s = lane.settings.repair_timeout_s / BEATS_PER_TIMEOUT
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"cassieq-heartbeat-{sink_id}", daemon=True
-        )
+        self._ended = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         """Beat once, then go on in the background."""
         if not self._is_row_fresh:
-            self._beat()
-        self._thread.start()
+            await self._beat()
+        self._beating = asyncio.get_running_loop().create_task(self._run())
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        """Stop and join."""
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop, when a beat that is under way has ended."""
         self._ended.set()
-        self._thread.join()
+        if self._beating is not None:
+            await self._beating
 
-    def _run(self) -> None:
-        while not self._ended.wait(self._period_s):
-            self._beat()
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), self._period_s)
+            if self._ended.is_set():
+                return
+            await self._beat()
 
-    def _beat(self) -> None:
+    async def _beat(self) -> None:
         try:
             # Do not wait long for the store: the work must begin, and the next beat be due [T5].
             with self._lane.store.session.within(self._period_s):
-                self._lane.store.heartbeats.beat(
+                await self._lane.store.heartbeats.beat(
                     self._sink_id, ttl_s=self._lane.settings.repair_timeout_s
                 )
-        except StoreError as error:
+        except CassieqError as error:
             event(_logger, "heartbeat_failed", sink=self._sink_id, error=str(error))

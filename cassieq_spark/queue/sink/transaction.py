@@ -33,7 +33,7 @@ from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.cas import Applied, Evicted, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cassieq_spark.model.costs import Costs
     from cassieq_spark.queue.lane import Lane
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _logger = get_logger("queue")
 
 
-def begin_once(lane: Lane, sink_id: str) -> Begun:
+async def begin_once(lane: Lane, sink_id: str) -> Begun:
     """Create the row of a sink that is used for one transaction: the driver does, no task may.
 
     If the INSERT was sent more than once, a copy of it may land long after the row was removed, and
@@ -56,13 +56,13 @@ def begin_once(lane: Lane, sink_id: str) -> Begun:
     sinks = lane.store.sinks
     who = Identity(sink_id=sink_id, lane=lane.first.lane_id)
     row = rules.new_row(who, now_us=lane.clock.now_us(), is_once=True)
-    outcome = sinks.insert(sink_id, row)
-    for _ in lane.attempts():
+    outcome = await sinks.insert(sink_id, row)
+    async for _ in lane.attempts():
         if not isinstance(outcome, Applied):
             raise _ended(who)
         if outcome.was_sent_once:
             return begun(who, outcome)
-        outcome = sinks.update(
+        outcome = await sinks.update(
             sink_id, outcome.now, rules.abort(outcome.now.value, now_us=lane.clock.now_us())
         )
     raise lane.contended(f"sink {sink_id!r} of queue {lane.queue!r}")
@@ -73,7 +73,7 @@ def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
     return Begun(who=who, epoch=outcome.now.value.epoch, writer=outcome.now.version.writer)
 
 
-def admit_once(lane: Lane, once: Begun) -> WriteUnder:
+async def admit_once(lane: Lane, once: Begun) -> WriteUnder:
     """Admit a task of such a transaction before it writes anything: one serial read.
 
     Raises:
@@ -81,13 +81,13 @@ def admit_once(lane: Lane, once: Begun) -> WriteUnder:
         QueueDeleted: The queue is another one than when it was begun [T6].
     """
     _check_lane(lane, once.who)
-    stored = lane.store.sinks.read_serial(once.who.sink_id)
+    stored = await lane.store.sinks.read_serial(once.who.sink_id)
     if stored is None or stored.version.writer != once.writer:
         raise _ended(once.who)
     return WriteUnder(epoch=once.epoch)
 
 
-def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
+async def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
     """Make such a transaction visible, whole and once; then roll it forward.
 
     Its CAS is conditional on the row as it was begun and is never tried on another: if a row was
@@ -106,21 +106,21 @@ def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
     meter = Meter()
     who = once.who
     _check_lane(lane, *(one.who for one in results), who)
-    stored = lane.store.sinks.read(who.sink_id)
+    stored = await lane.store.sinks.read(who.sink_id)
     if stored is None or stored.version.writer != once.writer:
         raise _ended(who)
     decision = rules.decide(stored.value, who, ONLY_BATCH, results, now_us=lane.clock.now_us())
     if not isinstance(decision, Commit):
         raise _ended(who)
     seen = _begin_look(lane, decision.row)
-    outcome = lane.store.sinks.update(who.sink_id, stored, decision.row)
-    if not _took_effect(lane, who, outcome, decision.row):
+    outcome = await lane.store.sinks.update(who.sink_id, stored, decision.row)
+    if not await _took_effect(lane, who, outcome, decision.row):
         raise _ended(who)
     costs = sum((one.costs for one in results), meter.read())
-    return _committed(lane, who, ONLY_BATCH, decision.row, costs, seen=seen)
+    return await _committed(lane, who, ONLY_BATCH, decision.row, costs, seen=seen)
 
 
-def admit(
+async def admit(
     lane: Lane,
     who: Identity,
     batch_id: int,
@@ -133,15 +133,17 @@ def admit(
         SinkIdReused, SinkFenced, SinkDiverged: See `model.sink_txn.admit`.
     """
     sinks = lane.store.sinks
-    stored = sinks.read_serial(who.sink_id)
+    stored = await sinks.read_serial(who.sink_id)
     if stored is None:
-        stored = sinks.insert(who.sink_id, rules.new_row(who, now_us=lane.clock.now_us())).now
+        stored = (
+            await sinks.insert(who.sink_id, rules.new_row(who, now_us=lane.clock.now_us()))
+        ).now
         if stored is None:
             raise _gone(who)
     return rules.admit(stored.value, who, batch_id, refuse_second_write=refuse_second_write)
 
 
-def commit(
+async def commit(
     lane: Lane,
     who: Identity,
     batch_id: int,
@@ -166,8 +168,8 @@ def commit(
     meter = Meter()
     _check_lane(lane, *(one.who for one in results), who)
     sinks = lane.store.sinks
-    for _ in lane.attempts():
-        stored = sinks.read(who.sink_id)
+    async for _ in lane.attempts():
+        stored = await sinks.read(who.sink_id)
         if stored is None:
             raise _gone(who)
         decision = rules.decide(
@@ -182,43 +184,43 @@ def commit(
             case NothingToDo():
                 return 0
             case Register(row=row):
-                if isinstance(sinks.update(who.sink_id, stored, row), Applied):
+                if isinstance(await sinks.update(who.sink_id, stored, row), Applied):
                     event(_logger, "replay_skipped", sink=who.sink_id, batch=batch_id)
                     return 0
             case Commit(row=row, roll_first=earlier):
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
                 seen = _begin_look(lane, row)
-                roll_forward(lane, who.sink_id, earlier)
-                outcome = sinks.update(who.sink_id, stored, row)
-                if _took_effect(lane, who, outcome, row):
+                await roll_forward(lane, who.sink_id, earlier)
+                outcome = await sinks.update(who.sink_id, stored, row)
+                if await _took_effect(lane, who, outcome, row):
                     costs = sum((one.costs for one in results), meter.read())
-                    return _committed(lane, who, batch_id, row, costs, seen=seen)
+                    return await _committed(lane, who, batch_id, row, costs, seen=seen)
             case _:
                 assert_never(decision)
     raise lane.contended(f"sink {who.sink_id!r} of queue {lane.queue!r}")
 
 
-def forget(lane: Lane, sink_id: str) -> None:
+async def forget(lane: Lane, sink_id: str) -> None:
     """Let a new checkpoint use this sink id; what was undecided becomes void.
 
     Raises:
         SinkIdReused: It belongs to another queue that is alive: what it has committed there may
             still wait to be rolled forward, and would be void.
     """
-    for _ in lane.attempts():
-        stored = lane.store.sinks.read_serial(sink_id)
+    async for _ in lane.attempts():
+        stored = await lane.store.sinks.read_serial(sink_id)
         if stored is None:
             return
         if stored.value.lane == lane.first.lane_id:
-            roll_forward(lane, sink_id, stored.value.listed)
-        elif not lane.store.lane(stored.value.lane).pointers.read().is_deleted:
+            await roll_forward(lane, sink_id, stored.value.listed)
+        elif not (await lane.store.lane(stored.value.lane).pointers.read()).is_deleted:
             raise SinkIdReused(
                 f"sink {sink_id!r} belongs to another queue (lane {stored.value.lane}), not to "
                 f"queue {lane.queue!r}. Call forget_sink with the name of that queue",
                 sink_id=sink_id,
             )
         row = rules.forget(stored.value, lane=lane.first.lane_id, now_us=lane.clock.now_us())
-        if isinstance(lane.store.sinks.update(sink_id, stored, row), Applied):
+        if isinstance(await lane.store.sinks.update(sink_id, stored, row), Applied):
             event(_logger, "sink_forgotten", sink=sink_id)
             return
     raise lane.contended(f"sink {sink_id!r} of queue {lane.queue!r}")
@@ -234,7 +236,7 @@ def _check_lane(lane: Lane, *whos: Identity) -> None:
         )
 
 
-def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
+async def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
     """Whether a commit took effect, as its CAS says, or else its effects."""
     match outcome:
         case Applied():
@@ -242,14 +244,14 @@ def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: Sink
         case Evicted(now=now):
             return _is_ours(now.value, row)
         case Refused(now=None, was_sent_once=False):
-            return _is_visible(lane, who, row)
+            return await _is_visible(lane, who, row)
         case Refused():
             return False
         case _:
             assert_never(outcome)
 
 
-def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
+async def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     """Whether a commit took effect whose row was removed before its answer came [T9].
 
     A row is removed when all it lists is visible, and what it does not list is void from then on:
@@ -263,8 +265,8 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     # The highest of each lane: whatever is dropped is below its repair pointer.
     for place in {run.lane: Place(run.lane, run.last) for run in row.listed.runs}.values():
         its_lane = lane.sibling(place.lane)
-        stored = its_lane.buckets.read(place.bucket)
-        if not its_lane.is_dropped(place.bucket):
+        stored = await its_lane.buckets.read(place.bucket)
+        if not await its_lane.is_dropped(place.bucket):
             return stored is not None and stored.value.status in VISIBLE
     raise CasAmbiguous(
         f"the commit of sink {who.sink_id!r} to queue {lane.queue!r} stayed unanswered until its "
@@ -274,22 +276,22 @@ def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     )
 
 
-def _begin_look(lane: Lane, row: SinkRow) -> Callable[[], Seen]:
+def _begin_look(lane: Lane, row: SinkRow) -> Callable[[], Awaitable[Seen]]:
     """Begin to read the buckets of a batch beside its commit: they are prepared by now."""
     return begin_look(lane, (place for place, _ in row.listed))
 
 
-def _committed(
+async def _committed(
     lane: Lane,
     who: Identity,
     batch_id: int,
     row: SinkRow,
     costs: Costs,
     *,
-    seen: Callable[[], Seen],
+    seen: Callable[[], Awaitable[Seen]],
 ) -> int:
     """Do what is left for a batch that is committed."""
-    _roll_forward_if_possible(lane, who.sink_id, row, seen)
+    await _roll_forward_if_possible(lane, who.sink_id, row, seen)
     event(
         _logger,
         "batch_committed",
@@ -303,8 +305,8 @@ def _committed(
     return row.listed.messages
 
 
-def _roll_forward_if_possible(
-    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Seen]
+async def _roll_forward_if_possible(
+    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Awaitable[Seen]]
 ) -> None:
     """Roll forward; a failure after the commit must not make anybody write the batch again.
 
@@ -313,8 +315,8 @@ def _roll_forward_if_possible(
     then its writer gets an error [T6].
     """
     try:
-        lane.read_pointers()
-        roll_forward(lane, sink_id, row.listed, seen=seen)
+        await lane.read_pointers()
+        await roll_forward(lane, sink_id, row.listed, seen=seen)
     except (RowCorrupt, QueueDeleted):
         raise
     except CassieqError as error:

@@ -6,14 +6,12 @@ that loses is not listed, so its buckets become void [P8].
 
 from __future__ import annotations
 
+import asyncio
 import math
-import threading
 from collections import deque
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
@@ -28,7 +26,7 @@ from cassieq_spark.queue.sink.buckets import OpenBucket, insert_writing, prepare
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import LaneId
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
 
 MOST_AHEAD = 4
 """The most buckets that are opened ahead: each one that is not needed costs two LWTs."""
-
-BESIDE: Final = 4 * MOST_AHEAD
-"""The most threads of a task for LWTs beside its chunk writes, for all its lanes together."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
@@ -51,6 +46,8 @@ LAST_WORDS_S: Final = 2.0
 
 HALF = 0.5
 LEAST_S = 1e-3
+
+T = TypeVar("T")
 
 _logger = get_logger("queue")
 
@@ -81,7 +78,6 @@ class BulkWriter:
         self._epoch = epoch
         self._bucket_bytes = bucket_bytes
         self._chunks = lane.store.chunk_writer(writes_in_flight=writes_in_flight)
-        self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="cassieq-bulk")
         self._lanes: dict[LaneId, LaneWriter] = {}
 
     def of(self, lane_id: LaneId) -> LaneWriter:
@@ -90,14 +86,13 @@ class BulkWriter:
             self._lanes[lane_id] = LaneWriter(
                 self._lane.sibling(lane_id),
                 self._chunks,
-                self._beside,
                 sink_id=self._sink_id,
                 epoch=self._epoch,
                 bucket_bytes=self._bucket_bytes,
             )
         return self._lanes[lane_id]
 
-    def finish(self) -> tuple[tuple[Place, int], ...]:
+    async def finish(self) -> tuple[tuple[Place, int], ...]:
         """Prepare what is left, give back what was not needed, return what was written.
 
         Returns:
@@ -108,32 +103,31 @@ class BulkWriter:
         """
         writers = list(self._lanes.values())
         for writer in writers:
-            writer.close()
+            await writer.close()
         # Beside the last chunks: no further one follows.
-        given_back = [
-            self._beside.submit(copy_context().run, writer.give_back) for writer in writers
-        ]
-        self._chunks.flush()
-        written = tuple(bucket for writer in writers for bucket in writer.finish())
+        given_back = [_begun(writer.give_back()) for writer in writers]
+        await self._chunks.flush()
+        written = [bucket for writer in writers for bucket in await writer.finish()]
         for one in given_back:
-            one.result()
-        return written
+            await one
+        return tuple(written)
 
-    def __enter__(self) -> Self:
-        """Return the writer; its threads end with the block."""
+    async def __aenter__(self) -> Self:
+        """Return the writer; what it has begun ends with the block."""
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        """End its threads. Without `finish` the buckets stay undecided, and become void later.
+    async def __aexit__(self, *exc: object) -> None:
+        """End what was begun. Without `finish` the buckets stay undecided, and become void later.
 
         Those without a chunk are given back now: the next attempt may commit at once, and readers
         would wait for them until the gap timeout (I10).
         """
-        self._beside.shutdown(wait=True, cancel_futures=True)
+        for writer in self._lanes.values():
+            await writer.rest()
         # After `finish` there is nothing left to give back.
         with suppress(CassieqError), self._lane.store.session.within(each_s=LAST_WORDS_S):
             for writer in self._lanes.values():
-                writer.give_back()
+                await writer.give_back()
 
 
 class LaneWriter:
@@ -147,7 +141,6 @@ class LaneWriter:
         self,
         lane: Lane,
         chunks: ChunkWriter,
-        beside: ThreadPoolExecutor,
         *,
         sink_id: str,
         epoch: int,
@@ -155,22 +148,21 @@ class LaneWriter:
     ) -> None:
         self._lane = lane
         self._chunks = chunks
-        self._beside = beside
         self._sink_id = sink_id
         self._epoch = epoch
         self._bucket_bytes = bucket_bytes
-        self._block_lock = threading.Lock()
+        self._block_lock = asyncio.Lock()
         self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
         self._block_size = 0
         self._expected = 0
-        self._next: deque[Future[OpenBucket]] = deque()
+        self._next: deque[asyncio.Task[OpenBucket]] = deque()
         self._filled = 0
         self._began = 0.0
         self._fills_s = self._opens_s = LEAST_S
         self._current: OpenBucket | None = None
-        self._preparing: list[Future[tuple[Place, int]]] = []
+        self._preparing: list[asyncio.Task[tuple[Place, int]]] = []
 
-    def begin(self, expected: int = 0) -> None:
+    async def begin(self, expected: int = 0) -> None:
         """A chunk follows soon: its bucket is opened meanwhile.
 
         Args:
@@ -179,7 +171,7 @@ class LaneWriter:
         """
         if self._current is None and not self._next:
             self._expected = expected
-            self._next.append(self._beside.submit(self._open))
+            self._next.append(_begun(self._open()))
 
     def capacity(self) -> int:
         """How many messages the present bucket still takes: 1 or more."""
@@ -187,7 +179,7 @@ class LaneWriter:
             return self._lane.bucket_size
         return self._lane.bucket_size - self._current.count
 
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
+    async def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
         """Write one chunk of ``count`` messages, at most `capacity`.
 
         Args:
@@ -206,12 +198,12 @@ class LaneWriter:
             )
         current = self._current
         if current is not None and self._is_full(current, len(payload)):
-            self._close_current(current)
+            await self._close_current(current)
             current = None
         if current is None:
-            current = self._current = self._take_next()
+            current = self._current = await self._take_next()
         first = current.count
-        self._chunks.write(
+        await self._chunks.write(
             self._lane.place(current.bucket),
             ChunkRow(
                 first=first,
@@ -225,24 +217,29 @@ class LaneWriter:
         current.count += count
         current.size_bytes += len(payload)
         if current.count >= self._lane.bucket_size:
-            self._close_current(current)
+            await self._close_current(current)
         else:
             self._open_ahead(current)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Prepare the present bucket once its chunks are stored. A later chunk opens another."""
         if self._current is not None:
-            self._close_current(self._current)
+            await self._close_current(self._current)
 
-    def finish(self) -> tuple[tuple[Place, int], ...]:
+    async def rest(self) -> None:
+        """Wait until nothing that was begun is under way."""
+        if self._preparing:
+            await asyncio.wait(self._preparing)
+
+    async def finish(self) -> list[tuple[Place, int]]:
         """Wait for the prepared buckets, once all chunks are stored."""
-        return tuple(future.result() for future in self._preparing)
+        return [await one for one in self._preparing]
 
     def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
         return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
 
-    def _take_next(self) -> OpenBucket:
-        taken = self._next.popleft().result() if self._next else self._open()
+    async def _take_next(self) -> OpenBucket:
+        taken = await self._next.popleft() if self._next else await self._open()
         self._began = self._lane.clock.monotonic()
         return taken
 
@@ -259,18 +256,20 @@ class LaneWriter:
         if left >= 0:
             most = min(most, left)
         while len(self._next) < min(wanted, most):
-            self._next.append(self._beside.submit(self._open))
+            self._next.append(_begun(self._open()))
 
-    def _close_current(self, current: OpenBucket) -> None:
+    async def _close_current(self, current: OpenBucket) -> None:
         """Prepare a bucket once its last chunk is stored; the next one's are sent meanwhile."""
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
-        self._chunks.after_these(
-            lambda: self._preparing.append(self._beside.submit(prepare, self._lane, current))
-        )
 
-    def _open(self) -> OpenBucket:
+        async def begin_to_prepare() -> None:
+            self._preparing.append(_begun(prepare(self._lane, current)))
+
+        await self._chunks.after_these(begin_to_prepare)
+
+    async def _open(self) -> OpenBucket:
         """Insert ``writing``, then read L [P5].
 
         If it is below L, or refused, the bucket was closed already, and another is taken [R11].
@@ -278,51 +277,59 @@ class LaneWriter:
         lane = self._lane
         began = lane.clock.monotonic()
         while True:
-            with self._block_lock:
+            async with self._block_lock:
                 if self._block.first >= self._block.end:
                     wanted = self._block_size * 2 or self._expected or 1
                     self._block_size = min(wanted, LARGEST_BLOCK)
-                    self._block = reserve(lane, self._block_size)
+                    self._block = await reserve(lane, self._block_size)
                 bucket, end = self._block.first, self._block.end
                 self._block = Block(first=BucketNo(bucket + 1), end=end)
             sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=end)
-            row = insert_writing(lane, bucket, sink)
-            if row is not None and not lane.is_dropped(bucket):
+            row = await insert_writing(lane, bucket, sink)
+            if row is not None and not await lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
                 return OpenBucket(bucket=bucket, row=row, sink=sink)
             event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
 
-    def give_back(self) -> None:
+    async def give_back(self) -> None:
         """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
 
         Only to be tidy: what fails is left to readers and repair.
         """
         lane = self._lane
         unneeded: list[OpenBucket] = []
-        for future in self._next:
+        waiting, self._next = self._next, deque()  # a second call has nothing more to do
+        for future in waiting:
             try:
-                unneeded.append(future.result())
-            except (CassieqError, LaneEnded, CancelledError) as error:
+                unneeded.append(await future)
+            except (CassieqError, LaneEnded) as error:
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
         # Nothing else is under way in this lane: the block does not change any more.
         sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
         unused = rules.unused(sink, now_us=lane.clock.now_us())
-        todo: list[Callable[[], object]] = [partial(self._void, one) for one in unneeded]
+        todo: list[Callable[[], Awaitable[object]]] = [partial(self._void, one) for one in unneeded]
         todo += [
             partial(lane.buckets.insert, BucketNo(number), unused)
             for number in range(self._block.first, self._block.end)
         ]
-        for outcome in lane.store.session.each(lambda one: one(), todo):
+        for outcome in await lane.store.session.each(lambda one: one(), todo):
             if isinstance(outcome, CassieqError):
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(outcome))
-        self._next.clear()
         self._block = Block(first=self._block.end, end=self._block.end)
 
-    def _void(self, opened: OpenBucket) -> None:
+    async def _void(self, opened: OpenBucket) -> None:
         def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
             return rules.voided(row, now_us=now_us) if row.status is Status.WRITING else None
 
-        self._lane.change_bucket(opened.bucket, change, known=opened.row)
+        await self._lane.change_bucket(opened.bucket, change, known=opened.row)
+
+
+def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Begin something beside the chunks; whoever has the task waits for it."""
+    task = asyncio.get_running_loop().create_task(work)
+    # What fails is raised where it is waited for, if that comes to be.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return task
 
 
 class Meter:

@@ -27,6 +27,7 @@ from cassieq_spark.server.sqs.errors import (
     out_of_range,
     translated,
 )
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
@@ -192,7 +193,7 @@ async def _end_if_zero(
 
     def end(handle: Queue) -> None:
         lane = handle._lane  # noqa: SLF001 - no program that holds a handle needs this
-        settle.settle_receipts(lane, receipts, Extend(visibility_us=-EXPIRY_MARGIN_US))
+        portal.run(settle.settle_receipts(lane, receipts, Extend(visibility_us=-EXPIRY_MARGIN_US)))
 
     await call.backend.on_queue(queue.name, end)
     call.waiting.put(queue.name)

@@ -30,6 +30,7 @@ from cassieq_spark.server.sqs.errors import (
     out_of_range,
 )
 from cassieq_spark.server.sqs.reading import from_json
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,7 +172,7 @@ async def start(call: Call) -> dict[str, Any]:
 
     def work(queue: Queue) -> Note:
         client = call.backend.client
-        if not sources_of(client.store, queue.name):
+        if not portal.run(sources_of(client.store, queue.name)):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
         now_ms = client.now_us() // 1_000
         notes = _notes(client.queue(queue.name).labels)

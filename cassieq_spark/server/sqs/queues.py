@@ -12,6 +12,7 @@ from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs import attributes
 from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text, missing, no_queue
 from cassieq_spark.server.sqs.names import name_of_url
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,7 +102,7 @@ async def list_sources(call: Call) -> dict[str, Any]:
     name = call.queue()
 
     def work(queue: Queue) -> list[str]:
-        return call.visible(sources_of(call.backend.client.store, queue.name))
+        return call.visible(portal.run(sources_of(call.backend.client.store, queue.name)))
 
     found = await call.backend.on_queue(name, work)
     return {"queueUrls": [], **_page(call, found, "queueUrls")}

@@ -19,6 +19,7 @@ from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.messages import Seen, seen, spot_of
 from cassieq_spark.server.ui.page import Form, Shown
 from cassieq_spark.server.ui.session import GRANTS
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,14 +129,14 @@ async def show(visit: Visit) -> Shown:
     may_redrive = visit.principal.may(Right.REDRIVE, visit.queue)
 
     def has_sources() -> bool:
-        return bool(sources_of(visit.backend.client.store, visit.queue))
+        return bool(portal.run(sources_of(visit.backend.client.store, visit.queue)))
 
     def work() -> tuple[list[Message], Spot | None]:
-        lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
+        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
         found: list[Message] = []
         at, looked_at = after, 0
         while looked_at < LOOKED_AT:
-            some = page(lane, READ_TOGETHER, after=at)
+            some = portal.run(page(lane, READ_TOGETHER, after=at))
             for one in some:
                 if is_wanted(one):
                     if len(found) == TOGETHER:

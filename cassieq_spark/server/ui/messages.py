@@ -14,6 +14,7 @@ from cassieq_spark.queue.inspect.pages import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.page import Shown
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -65,8 +66,8 @@ async def show(visit: Visit) -> Shown:
     after = None if not given.after else spot_of(given.after)
 
     def work() -> list[Message]:
-        lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
-        return page(lane, TOGETHER + 1, after=after)
+        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
+        return portal.run(page(lane, TOGETHER + 1, after=after))
 
     found = await visit.backend.run(work)
     shown = [seen(one, given.show) for one in found[:TOGETHER]]

@@ -16,6 +16,7 @@ from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
 from cassieq_spark.server.ui.page import Shown
 from cassieq_spark.server.ui.picture import STATES, chart, picture
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.handle import Queue
@@ -94,8 +95,8 @@ async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
     def work(queue: Queue) -> tuple[Queue, QueueLook]:
-        lane = open_lane(visit.backend.client.store, QueueName(visit.queue))
-        return queue, look(lane, most_lanes=LANES, most_buckets=BUCKETS)
+        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
+        return queue, portal.run(look(lane, most_lanes=LANES, most_buckets=BUCKETS))
 
     queue, looked = await visit.backend.on_queue(visit.queue, work)
     settings = settings_of(queue, visit.principal)

@@ -39,7 +39,7 @@ from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.lane_packer import SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, run_of_batch
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -135,16 +135,16 @@ class ConnectorWriter:
         """
         check_sink_schema(frame.schema)
         _check_session(frame.sparkSession, self.options, self.connector)
-        lane = open_lane(store.shared(self.options.connection), self.options.queue)
+        lane = portal.run(open_lane(store.shared(self.options.connection), self.options.queue))
         who = self._identity(frame.sparkSession.sparkContext, lane)
         # Spark calls once per batch and run: a second call is another write of the batch [R26].
-        admission = transaction.admit(lane, who, batch_id, refuse_second_write=True)
+        admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
         if isinstance(admission, AlreadyCommitted):
-            transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)])
+            portal.run(transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)]))
             return
-        with Heartbeat(lane, who.sink_id):
+        with portal.entered(Heartbeat(lane, who.sink_id)):
             result = self._write(frame, lane, who, admission.epoch)
-            transaction.commit(lane, who, batch_id, [result], refuse_second_write=True)
+            portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
 
     def _identity(self, context: SparkContext, lane: Lane) -> Identity:
         query_id = context.getLocalProperty(QUERY_ID)
@@ -198,12 +198,14 @@ class ConnectorWriter:
         for bucket, plan in zip(opened, plans, strict=True):
             bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
 
-        def finish(filled: tuple[Lane, OpenBucket, BucketPlan]) -> tuple[Place, int]:
+        async def finish(filled: tuple[Lane, OpenBucket, BucketPlan]) -> tuple[Place, int]:
             its_lane, bucket, plan = filled
             bucket.due_us = plan.due_us()
-            return prepare(its_lane, bucket)
+            return await prepare(its_lane, bucket)
 
-        prepared = lane.store.session.map(finish, zip(lanes, opened, plans, strict=True))
+        prepared = portal.run(
+            lane.store.session.map(finish, zip(lanes, opened, plans, strict=True))
+        )
         size_bytes = sum(plan.size_bytes for plan in plans)
         event(
             _logger,
@@ -233,8 +235,10 @@ def _open(lanes: Sequence[Lane], *, sink_id: str, epoch: int) -> list[OpenBucket
     """Open a bucket in each of these lanes, in their order."""
     wanted = Counter(lane.lane_id for lane in lanes)
     distinct = list({lane.lane_id: lane for lane in lanes}.values())
-    opened = open_buckets(
-        [(lane, wanted[lane.lane_id]) for lane in distinct], sink_id=sink_id, epoch=epoch
+    opened = portal.run(
+        open_buckets(
+            [(lane, wanted[lane.lane_id]) for lane in distinct], sink_id=sink_id, epoch=epoch
+        )
     )
     ready = {lane.lane_id: iter(some) for lane, some in zip(distinct, opened, strict=True)}
     return [next(ready[lane.lane_id]) for lane in lanes]

@@ -27,7 +27,7 @@ from cassieq_spark.repair.report import Redriven
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.worker import task_store
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,16 +81,16 @@ def redrive_where(
             over what it had taken.
     """
     options = parse_connection(connection)
-    lane = open_lane(store.shared(options), queue)
-    done = redrive(
-        lane, RedriveRequest(ids={}, to=to), is_dry_run=True
+    lane = portal.run(open_lane(store.shared(options), queue))
+    done = portal.run(
+        redrive(lane, RedriveRequest(ids={}, to=to), is_dry_run=True)
     )  # refuses a target that cannot be used
     found = letters_of(spark, connection, queue)
     if where is not None:
         found = found.where(where)
     work: list[Work] = []
     chosen = found.select("lane", "id").toArrow()
-    for lane_id in (one.lane_id for one in looked_at_lanes(lane)):
+    for lane_id in (one.lane_id for one in portal.run(looked_at_lanes(lane))):
         of_lane = chosen.filter(pc.equal(chosen.column("lane"), str(lane_id)))
         ids = of_lane.column("id").to_numpy()
         work += [
@@ -156,4 +156,4 @@ def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
     """Runs in a Python worker, perhaps twice: the second run finds what was taken before gone."""
     lane = order.lane.on(task_store(order.connection))
     wanted = RedriveRequest(ids=dict(work), to=order.to)
-    yield redrive(lane, wanted, is_dry_run=order.is_dry_run)
+    yield portal.run(redrive(lane, wanted, is_dry_run=order.is_dry_run))

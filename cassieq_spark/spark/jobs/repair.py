@@ -12,6 +12,7 @@ from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.steps import Healed, heal_buckets, noting
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
+from cassieq_spark.store import portal
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def heal(
         QueueNotFound: A named queue does not exist.
     """
     with opened(connection) as here:
-        one = Pass(here, names, is_full=is_full)
+        one = portal.run(Pass.begin(here, names, is_full=is_full))
         healed = {lane.lane_id: Healed(done=QueueRepair(queue=lane.queue)) for lane in one.lanes}
         for lane in one.lanes:
             one.schedule.check(lane, healed[lane.lane_id])
@@ -69,14 +70,14 @@ def heal(
         for lane_id, some in found:
             healed[lane_id].add(some)
         for lane in one.lanes:
-            one.finish(lane, healed[lane.lane_id])
-        return one.end()
+            portal.run(one.finish(lane, healed[lane.lane_id]))
+        return portal.run(one.end())
 
 
 def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
     for its_lane in one.schedule.lanes_of(lane):
         with noting(healed.done):
-            for window in one.windows(its_lane, healed, BUCKETS_PER_SHARE):
+            for window in portal.iterate(one.windows(its_lane, healed, BUCKETS_PER_SHARE)):
                 yield Share(lane=LaneSpec.of(its_lane), buckets=tuple(window))
 
 
@@ -103,4 +104,4 @@ def _heal_in_task(
 def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:
     for share in shares:
         lane = share.lane.on(here)
-        yield lane.first.lane_id, heal_buckets(lane, list(share.buckets))
+        yield lane.first.lane_id, portal.run(heal_buckets(lane, list(share.buckets)))

@@ -31,7 +31,7 @@ from cassieq_spark.spark import boundary
 from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.jobs import verdicts
 from cassieq_spark.spark.worker import task_store
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -126,7 +126,7 @@ def settle(
         "settle",
         "Collect the receipts, and call ack_each, release or reject of the queue",
     )
-    lane = open_lane(store.shared(connection), name)
+    lane = portal.run(open_lane(store.shared(connection), name))
     gathered = verdicts.put_together(lane, _read(df, *columns))
     if gathered.rejects:
         check_dead_letter_queue(lane)
@@ -194,16 +194,16 @@ def _in_task(order: _Order, work: Iterator[Work]) -> Iterator[Settled]:
     }
     by_bucket = dict(work)
 
-    def one(place: Place) -> Settled:
+    async def one(place: Place) -> Settled:
         asked = {
             lease_id: {actions[verdict]: runs for verdict, runs in by_verdict.items()}
             for lease_id, by_verdict in by_bucket[place].items()
         }
         its_lane = lane.sibling(place.lane)
-        outcome = settle_bucket(its_lane, place.bucket, asked, tells_acked=True)
+        outcome = await settle_bucket(its_lane, place.bucket, asked, tells_acked=True)
         return counted(its_lane, place.bucket, outcome.judged)
 
-    yield total(list(each_bucket(lane, one, by_bucket).values()))
+    yield total(list(portal.run(each_bucket(lane, one, by_bucket)).values()))
 
 
 def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:

@@ -6,17 +6,17 @@ Holds I10: each queue has its turn, and one that does not answer holds up no oth
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import Budget, give_back
 from cassieq_spark.spark.source.one_queue import ids_by_bucket, messages
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.spark.source.admission import Limits
@@ -48,9 +48,9 @@ class _Part:
         budget.take_claimed(claimed)
         return budget.is_full
 
-    def look_ahead(self) -> None:
+    async def look_ahead(self) -> None:
         """Look for what the queue's next turn will claim."""
-        self.queue.look_ahead(self.limits)
+        await self.queue.look_ahead(self.limits)
 
 
 class Claiming:
@@ -72,7 +72,7 @@ class Claiming:
         """
         queues = self._subscription.queues
         with self._session.within(each_s=inf if self._subscription.is_one else LOOK_S):
-            said = self._session.each(lambda queue: queue.may_find(), queues)
+            said = portal.run(self._session.each(lambda queue: queue.may_find(), queues))
         awake = []
         for queue, one in zip(queues, said, strict=True):
             if isinstance(one, QueueDeleted):
@@ -93,7 +93,7 @@ class Claiming:
         Returns:
             None: none was found, but a part did not answer. A claim finds out, or names it.
         """
-        counted = self._session.each(lambda queue: queue.count(enough), awake)
+        counted = portal.run(self._session.each(lambda queue: queue.count(enough), awake))
         found = sum(one for one in counted if isinstance(one, int))
         return found if found or all(isinstance(one, int) for one in counted) else None
 
@@ -104,7 +104,7 @@ class Claiming:
             QueueDeleted, DataLoss: A queue is gone.
         """
         with self._session.within(each_s=LOOK_S):
-            said = self._session.each(lambda queue: queue.tidy(), awake)
+            said = portal.run(self._session.each(lambda queue: queue.tidy(), awake))
         for queue, one in zip(awake, said, strict=True):
             if isinstance(one, QueueDeleted):
                 self._subscription.drop(queue, one)
@@ -131,7 +131,7 @@ class Claiming:
                 self._turn(waiting, whole, limits, claimed, failed, each_s=inf)
         except CassieqError:
             self._renewal.drop(ids_by_bucket(claimed))
-            give_back(claimed)  # no offset will name it [T22]
+            portal.run(give_back(claimed))  # no offset will name it [T22]
             raise
         if failed and not claimed:
             raise next(iter(failed.values()))
@@ -139,11 +139,17 @@ class Claiming:
             event(_logger, "queue_passed_over", queue=queue.name, error=str(error))
         return claimed
 
-    def next_look(self, claimed: list[Claimed], limits: Limits) -> Callable[[], object] | None:
+    def next_look(
+        self, claimed: list[Claimed], limits: Limits
+    ) -> Callable[[], Coroutine[Any, Any, object]] | None:
         """What to do while Spark works on this batch; None if it holds all there was."""
         if messages(claimed) < limits.at_most and limits.at_most_bytes is None:
             return None
-        return partial(self._session.each, _Part.look_ahead, self._asked)
+
+        async def look() -> None:
+            await self._session.each(_Part.look_ahead, self._asked)
+
+        return look
 
     def _turn(
         self,
@@ -162,7 +168,9 @@ class Claiming:
             wave = _shares(waiting, whole, limits)
             waiting = waiting[len(wave) :]
             with self._session.within(each_s=inf if self._subscription.is_one else each_s):
-                got = self._session.each(lambda part: part.queue.claim(part.limits), wave)
+                got = portal.run(
+                    self._session.each(lambda part: part.queue.claim(part.limits), wave)
+                )
             for part, one in zip(wave, got, strict=True):
                 if isinstance(one, list):
                     claimed += one

@@ -15,6 +15,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.inspect import stats
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId
@@ -114,7 +115,7 @@ class Lag:
         return known is not None and known.was_quiet
 
     def _count(self, todo: list[tuple[Lane, bool]]) -> None:
-        counted = self._store.session.each(lambda one: stats.stats(one[0]), todo)
+        counted = portal.run(self._store.session.each(lambda one: stats.stats(one[0]), todo))
         at = datetime.fromtimestamp(self._store.clock.now_us() / 1e6, UTC)
         for (lane, was_quiet), one in zip(todo, counted, strict=True):
             if isinstance(one, CassieqError):

@@ -77,34 +77,34 @@ class OneQueue:
         """The queue's name."""
         return self.lane.queue
 
-    def aim_at_now(self) -> None:
+    async def aim_at_now(self) -> None:
         """Claim only ids that have been handed out so far (``Trigger.AvailableNow``).
 
         Raises:
             QueueDeleted: The queue is gone.
         """
-        lanes = looked_at_lanes(self.lane)
-        monotons = self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
+        lanes = await looked_at_lanes(self.lane)
+        monotons = await self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
         self._target = {
             lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)
         }
 
-    def may_find(self) -> bool:
+    async def may_find(self) -> bool:
         """Whether a claim may find something: two cheap reads a lane (I9)."""
-        return self.reader.may_find(at_least=self._at_least)
+        return await self.reader.may_find(at_least=self._at_least)
 
-    def count(self, enough: int) -> int | None:
+    async def count(self, enough: int) -> int | None:
         """About how many messages a claim would find, counted up to ``enough``.
 
         None: it has found none, but a part did not answer.
         """
-        return self.reader.count(enough, at_least=self._at_least)
+        return await self.reader.count(enough, at_least=self._at_least)
 
-    def tidy(self) -> None:
+    async def tidy(self) -> None:
         """Do what a claim that finds nothing does besides, and claim nothing; see `Reader.tidy`."""
-        self.reader.tidy(at_least=self._at_least)
+        await self.reader.tidy(at_least=self._at_least)
 
-    def claim(self, limits: Limits) -> list[Claimed]:
+    async def claim(self, limits: Limits) -> list[Claimed]:
         """Claim messages and hold their leases; the rows of the last batch's buckets are kept.
 
         Raises:
@@ -112,7 +112,7 @@ class OneQueue:
             QueueDeleted: The queue is gone.
         """
         claimed: list[Claimed] = []
-        while more := self._get(limits, claimed):
+        while more := await self._get(limits, claimed):
             # Hold these from now on: the next step may wait for the store for long (I2) [T5].
             self._renewal.hold(
                 self.lane,
@@ -128,10 +128,10 @@ class OneQueue:
                 break
         return claimed
 
-    def look_ahead(self, limits: Limits) -> None:
+    async def look_ahead(self, limits: Limits) -> None:
         """Look now for what the next claim will find, while Spark works on this batch."""
         try:
-            self.reader.look_ahead(
+            await self.reader.look_ahead(
                 limits.at_most,
                 at_least=self._at_least,
                 below=self._target or NO_LIMITS,
@@ -149,11 +149,11 @@ class OneQueue:
         rows = [self._rows.get(leased.place) for leased in leases]
         return all(row is not None and row.value.is_behind_reader for row in rows)
 
-    def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
+    async def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
         """The messages of a batch that an earlier run has logged; see `Replay.plan`."""
-        return self._replay.plan(leases, seq)
+        return await self._replay.plan(leases, seq)
 
-    def ack(self, leases: tuple[LeasedRuns, ...], delivered: Mapping[UUID, Runs]) -> None:
+    async def ack(self, leases: tuple[LeasedRuns, ...], delivered: Mapping[UUID, Runs]) -> None:
         """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled.
 
         Args:
@@ -169,7 +169,7 @@ class OneQueue:
             return {lease_id: runs for lease_id, runs in delivered.items() if lease_id in known}
 
         if self._acks:
-            late = ack_leases(self.lane, done, known=self._rows, unbroken=unbroken).late
+            late = (await ack_leases(self.lane, done, known=self._rows, unbroken=unbroken)).late
             # Others are counted already: by their renewal, or by the run that lost them.
             lost = sum(len(held.keys() & leases.keys()) for leases in late.values())
             metrics.LEASES_LOST.inc(self.name, lost)
@@ -179,14 +179,14 @@ class OneQueue:
                 for place, ids in done.items()
                 if (some := {one: delivered[one] for one in ids if one in delivered})
             }
-            metrics.MESSAGES_ACKED.inc(self.name, count_settled(self.lane, ours))
+            metrics.MESSAGES_ACKED.inc(self.name, await count_settled(self.lane, ours))
         self._rows = {}
 
-    def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
+    async def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
         """Claim more than ``claimed``; if that fails, return what there is [T22]."""
         try:
             with self.lane.store.session.within(each_s=PATIENT_GRACE_S if claimed else inf):
-                return self.reader.get(
+                return await self.reader.get(
                     limits.at_most - messages(claimed),
                     at_least=self._at_least,
                     below=self._target or NO_LIMITS,

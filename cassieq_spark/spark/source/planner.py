@@ -19,9 +19,10 @@ from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.one_queue import ids_by_bucket
 from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.spark.source.subscription import Subscription
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from uuid import UUID
 
     from cassieq_spark.model.ids import QueueName
@@ -123,7 +124,7 @@ class Planner:
         plan = [(some[0].lane.first, [one.planned for one in some]) for some in by_queue.values()]
         self._remember(_key(end.to_json()), plan)
         if (look := self._claiming.next_look(claimed, limits)) is not None:
-            self._looking = self._aside.submit(look)
+            self._looking = self._aside.submit(portal.run, look())
         return end.to_json()
 
     def aim_at_now(self) -> None:
@@ -189,7 +190,7 @@ class Planner:
             if aside is not None and (failure := aside.exception()) is not None:
                 # No offset will name what was claimed meanwhile [T22].
                 self._renewal.drop(ids_by_bucket(claimed))
-                give_back(claimed)
+                portal.run(give_back(claimed))
                 raise failure
         return claimed
 
@@ -227,14 +228,14 @@ class Planner:
 
     def _each(
         self,
-        work: Callable[[OneQueue, tuple[LeasedRuns, ...]], T],
+        work: Callable[[OneQueue, tuple[LeasedRuns, ...]], Awaitable[T]],
         offset: SourceOffset,
         known: dict[QueueName, OneQueue],
     ) -> list[tuple[OneQueue, T]]:
         """Do some work for each queue of a batch, side by side; one that was deleted drops out."""
         parts = [(known[name], some) for name, some in offset.by_queue().items() if name in known]
         found: list[tuple[OneQueue, T]] = []
-        done = self._store.session.each(lambda part: work(*part), parts)
+        done = portal.run(self._store.session.each(lambda part: work(*part), parts))
         for (queue, _), one in zip(parts, done, strict=True):
             if isinstance(one, QueueDeleted):
                 self._subscription.drop(queue, one)

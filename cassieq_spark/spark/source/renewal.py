@@ -16,6 +16,7 @@ from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -162,12 +163,15 @@ class Renewal:
 
     def _work(self) -> None:
         while (due := self._await_due()) is not None:
-            for place, held in due.items():
-                with self._session.within(held.period_s * ROUND_PART):
-                    try:
-                        self._session.begin(lambda at: self._round(*at), (place, held))
-                    except Exception as error:  # noqa: BLE001 - the others' rounds must begin
-                        self._end_round(place, held, error)
+            portal.run(self._begin(due))
+
+    async def _begin(self, due: dict[Place, _Held]) -> None:
+        for place, held in due.items():
+            with self._session.within(held.period_s * ROUND_PART):
+                try:
+                    self._session.begin(lambda at: self._round(*at), (place, held))
+                except Exception as error:  # noqa: BLE001 - the others' rounds must begin
+                    self._end_round(place, held, error)
 
     def _await_due(self) -> dict[Place, _Held] | None:
         """Wait for buckets whose round is due; None: the renewal is closed."""
@@ -194,14 +198,14 @@ class Renewal:
         pause_s = min([shortest_s, *(self._due[place] - now for place in waiting)])
         return {place: self._held[place] for place in due}, pause_s
 
-    def _round(self, place: Place, held: _Held) -> None:
+    async def _round(self, place: Place, held: _Held) -> None:
         """Renew one bucket's leases, whatever becomes of the others."""
         failure: Exception | None = None
         try:
             with self._lock:
                 now = self._held.get(place)
             if now is not None:
-                self._renew(place, now)
+                await self._renew(place, now)
         except Exception as error:  # noqa: BLE001 - without a next round its leases run out
             failure = error
         self._end_round(place, held, failure)
@@ -219,9 +223,9 @@ class Renewal:
             # A round that was held up has set an end that is near, or over (I2): its next is due.
             self._is_due.notify()
 
-    def _renew(self, place: Place, held: _Held) -> None:
+    async def _renew(self, place: Place, held: _Held) -> None:
         longer = Extend(visibility_us=held.visibility_us, of_run=self._run)
-        row = settle_bucket(held.lane, place.bucket, of_leases(held.ids, longer)).row
+        row = (await settle_bucket(held.lane, place.bucket, of_leases(held.ids, longer))).row
         metrics.LEASE_RENEWALS.inc()
         runs = {} if row is None else {one.lease_id: one.run for one in row.value.leases}
         self._note_ended(place, held.ids - runs.keys())

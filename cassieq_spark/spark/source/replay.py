@@ -49,7 +49,7 @@ class Replay:
         self._visibility_us = visibility_us
         self._ours = TakeOver(run=run, visibility_us=visibility_us)
 
-    def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
+    async def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
         """Take over what is still there of a logged batch: the messages to read again.
 
         Args:
@@ -64,9 +64,9 @@ class Replay:
         for leased in leases:
             by_place.setdefault(leased.place, []).append(leased)
 
-        def one(place: Place) -> Stored[Bucket] | None:
+        async def one(place: Place) -> Stored[Bucket] | None:
             ids = frozenset(leased.lease_id for leased in by_place[place])
-            row = take_over(self.lane.sibling(place.lane), place.bucket, ids, self._ours)
+            row = await take_over(self.lane.sibling(place.lane), place.bucket, ids, self._ours)
             ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
@@ -80,9 +80,9 @@ class Replay:
                 )
             return row
 
-        rows = each_bucket(self.lane, one, by_place)
+        rows = await each_bucket(self.lane, one, by_place)
         lanes = {place.lane for place in by_place} or {self.lane.lane_id}
-        low = {lane: self.lane.sibling(lane).read_pointers().repair for lane in lanes}
+        low = {lane: (await self.lane.sibling(lane).read_pointers()).repair for lane in lanes}
         # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
         rows = {at: row if at.bucket >= low[at.lane] else None for at, row in rows.items()}
         self._renewal.drop(

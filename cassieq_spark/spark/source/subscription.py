@@ -12,6 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.find import find_row, lane_of, lanes_of, open_lane, rows_at_home
 from cassieq_spark.spark.source.one_queue import OneQueue
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Subscription:
         self._unsubscribed: dict[QueueName, OneQueue] = {}
         self._told: set[LaneId] = set()
         self._is_fixed = self._selection.is_one
-        for lane in lanes_of(store, list(self._selection.names) or None):
+        for lane in portal.run(lanes_of(store, list(self._selection.names) or None)):
             if self._is_to_read(lane.queue, lane.settings):
                 self._add(lane)
         self._due = store.clock.monotonic() + LOOK_EVERY_S
@@ -85,7 +86,7 @@ class Subscription:
         self._is_fixed = True
         for queue in self.queues:
             try:
-                queue.aim_at_now()
+                portal.run(queue.aim_at_now())
             except QueueDeleted as error:
                 self.drop(queue, error)
 
@@ -172,7 +173,10 @@ class Subscription:
     def _of_another_keyspace(self, name: QueueName, lane_id: LaneId) -> str | None:
         """Say so if a lane was never in this keyspace; a lane that was deleted leaves a mark."""
         lane, keyspace = self._store.lane(lane_id), self._store.session.keyspace
-        if lane.pointers.read().is_deleted or lane.monotons.read() is not None:
+        if (
+            portal.run(lane.pointers.read()).is_deleted
+            or portal.run(lane.monotons.read()) is not None
+        ):
             return None
         return (
             f"this checkpoint was written by a query on another keyspace or cluster: its queue "
@@ -184,7 +188,7 @@ class Subscription:
         """A queue that only a logged batch names."""
         if name not in self._unsubscribed:
             try:
-                lane = open_lane(self._store, name)
+                lane = portal.run(open_lane(self._store, name))
             except QueueNotFound:
                 return None
             self._unsubscribed[name] = self._open(lane)
@@ -193,10 +197,10 @@ class Subscription:
     def _matching(self) -> list[QueueRow]:
         """The rows of the queues that exist now, of those that are to be read."""
         if self._selection.names:
-            found = [find_row(self._store, name) for name in self._selection.names]
+            found = [portal.run(find_row(self._store, name)) for name in self._selection.names]
             rows = [one.value for one in found if one is not None]
             return [row for row in rows if row.status is QueueStatus.ACTIVE]
-        rows = rows_at_home(self._store, QueueStatus.ACTIVE)
+        rows = portal.run(rows_at_home(self._store, QueueStatus.ACTIVE))
         return [row for row in rows if self._is_to_read(row.name, row.settings)]
 
     def _is_to_read(self, name: QueueName, settings: QueueSettings) -> bool:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.queue.find import lanes_of
-from cassieq_spark.queue.inspect.stats import plan_visible
+from cassieq_spark.queue.inspect.visible import plan_visible
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.spark import boundary
@@ -31,7 +31,7 @@ from cassieq_spark.spark.views.rows import (
     QueuesPartition,
     queue_rows,
 )
-from cassieq_spark.store import store
+from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,10 +79,10 @@ class ViewReader(DataSourceReader):
         return [
             BucketsPartition(one, part)
             for lane in selected(where, self._options.queues, self._conditions)
-            for one in looked_at_lanes(lane)
+            for one in portal.run(looked_at_lanes(lane))
             for part in windows(
                 pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids),
-                live_buckets(one),
+                portal.run(live_buckets(one)),
                 at_least=self._options.min_partitions,
             )
         ]
@@ -124,7 +124,7 @@ class LookReader(DataSourceReader):
     def _plan(self, lane: Lane) -> Iterator[Planned]:
         spans = pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=("id",))
         ids = pushdown.id_spans(self._conditions)
-        for planned in plan_visible(lane, spans):
+        for planned in portal.iterate(plan_visible(lane, spans)):
             runs = planned.runs & pushdown.offsets_of(planned.bucket, lane.bucket_size, ids)
             if runs:
                 yield replace(planned, runs=runs)
@@ -163,7 +163,7 @@ def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, 
     """
     return [
         lane
-        for lane in lanes_of(where, list(queues.names) or None)
+        for lane in portal.run(lanes_of(where, list(queues.names) or None))
         if queues.has(lane.queue) and pushdown.hold(conditions, {"queue": lane.queue})
     ]
 

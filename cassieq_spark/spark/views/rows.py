@@ -36,6 +36,7 @@ from cassieq_spark.spark.views.columns import (
     batches,
 )
 from cassieq_spark.store import chunk as chunks
+from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[Queue
     if queues.names:
         rows = [_row_of(where, name) for name in queues.names]
     else:
-        rows = [row for row in every_row(where) if queues.has(row.name)]
+        rows = [row for row in portal.run(every_row(where)) if queues.has(row.name)]
     if asked.view is not QUEUES:
         rows = [
             row
@@ -146,7 +147,7 @@ def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[Queue
 
 
 def _row_of(where: Store, queue: QueueName) -> QueueRow:
-    found = find_row(where, queue)
+    found = portal.run(find_row(where, queue))
     if found is None:
         raise QueueNotFound(
             f"there is no queue {queue!r} in keyspace {where.session.keyspace!r}. Leave out "
@@ -157,15 +158,18 @@ def _row_of(where: Store, queue: QueueName) -> QueueRow:
 
 def _settings(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
     for row in rows:
-        yield row.name, facts.queue_facts(where, row)
+        yield row.name, portal.run(facts.queue_facts(where, row))
 
 
 def _lanes(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
     for row in rows:
         try:
             first = lane_of(where, row)
-            for lane in every_lane(first):
-                yield row.name, facts.lane_facts(lane, stats.visible_in(lane))
+            for lane in portal.run(every_lane(first)):
+                yield (
+                    row.name,
+                    portal.run(facts.lane_facts(lane, portal.run(stats.visible_in(lane)))),
+                )
         except QueueDeleted:
             continue  # deleted since it was listed
 
@@ -173,7 +177,7 @@ def _lanes(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
 def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
     for row in rows:
         try:
-            yield row.name, stats.stats(lane_of(where, row))
+            yield row.name, portal.run(stats.stats(lane_of(where, row)))
         except QueueDeleted:
             continue  # deleted since it was listed
 
@@ -181,7 +185,7 @@ def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object
 def _scheduled(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
     for row in rows:
         try:
-            for found in by_hour(lane_of(where, row)):
+            for found in portal.run(by_hour(lane_of(where, row))):
                 yield row.name, found
         except QueueDeleted:
             continue  # deleted since it was listed
@@ -199,7 +203,9 @@ def _bucket_rows(
     lane: Lane, spans: tuple[range, ...], asked: Asked
 ) -> Iterator[tuple[str, object]]:
     now_us = lane.clock.now_us()
-    for bucket, row, waiting in stats.live_rows(lane, spans, scans=asked.is_looked_into):
+    for bucket, row, waiting in portal.iterate(
+        stats.live_rows(lane, spans, scans=asked.is_looked_into)
+    ):
         yield (
             lane.queue,
             facts.bucket_facts(lane, bucket, row, waiting, now_us=now_us),
@@ -231,7 +237,7 @@ def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.R
 
 def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bucket]]:
     """Yield sealed buckets: only these have leases and dead messages."""
-    for bucket, row, _ in stats.live_rows(lane, spans, scans=False):
+    for bucket, row, _ in portal.iterate(stats.live_rows(lane, spans, scans=False)):
         if row is not None and row.value.status is Status.SEALED:
             yield bucket, row.value
 
@@ -262,7 +268,7 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
                 revisions=row.revisions_of(runs),
                 is_look=True,
             )
-            for found in fetch(lane.store, lane.queue, lane.fixed, [planned]):
+            for found in portal.iterate(fetch(lane.store, lane.queue, lane.fixed, [planned])):
                 yield _dead_batch(builder, asked.names, found, part)
 
 

@@ -61,23 +61,23 @@ class Accounts:
         self._session = session
         self._sender = sender
 
-    def find(self, name: str) -> AccountRow | None:
+    async def find(self, name: str) -> AccountRow | None:
         """The row for a request: this data centre's, or if it has none, that of all."""
-        rows = self._session.attempt(statements.FIND_ACCOUNT, (name,))
-        found = _account(rows) or self.read(name)
+        rows = await self._session.attempt(statements.FIND_ACCOUNT, (name,))
+        found = _account(rows) or await self.read(name)
         return None if found is None else found.value
 
-    def read(self, name: str) -> Stored[AccountRow] | None:
+    async def read(self, name: str) -> Stored[AccountRow] | None:
         """The row by a quorum of all data centres, which decides."""
-        return _account(self._session.run(statements.READ_ACCOUNT, (name,)))
+        return _account(await self._session.run(statements.READ_ACCOUNT, (name,)))
 
-    def read_all(self) -> list[AccountRow]:
+    async def read_all(self) -> list[AccountRow]:
         """Every account, by name."""
-        rows = self._session.run(statements.LIST_ACCOUNTS)
+        rows = await self._session.run(statements.LIST_ACCOUNTS)
         found = [one.value for row in rows if (one := _account([row])) is not None]
         return sorted(found, key=lambda account: account.name)
 
-    def insert(self, row: AccountRow) -> Outcome[AccountRow]:
+    async def insert(self, row: AccountRow) -> Outcome[AccountRow]:
         """CAS from no row."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -90,7 +90,7 @@ class Accounts:
                 *version.columns,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.INSERT_ACCOUNT,
             (row.name,),
             row,
@@ -99,7 +99,7 @@ class Accounts:
             read=lambda: self.read(row.name),
         )
 
-    def update(self, old: Stored[AccountRow], row: AccountRow) -> Outcome[AccountRow]:
+    async def update(self, old: Stored[AccountRow], row: AccountRow) -> Outcome[AccountRow]:
         """CAS for another status or other keys."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ class Accounts:
                 old.version.writer,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.UPDATE_ACCOUNT,
             (row.name,),
             row,
@@ -120,9 +120,9 @@ class Accounts:
             read=lambda: self.read(row.name),
         )
 
-    def delete(self, old: Stored[AccountRow]) -> None:
+    async def delete(self, old: Stored[AccountRow]) -> None:
         """Remove this row; an account created under the name since stays."""
-        self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
+        await self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
 
 
 class AccountKeys:
@@ -132,17 +132,17 @@ class AccountKeys:
         self._session = session
         self._sender = sender
 
-    def find(self, key_id: str) -> KeyRow | None:
+    async def find(self, key_id: str) -> KeyRow | None:
         """The row for a request: this data centre's, or if it has none, that of all."""
-        rows = self._session.attempt(statements.FIND_ACCOUNT_KEY, (key_id,))
-        found = _key(rows) or self.read(key_id)
+        rows = await self._session.attempt(statements.FIND_ACCOUNT_KEY, (key_id,))
+        found = _key(rows) or await self.read(key_id)
         return None if found is None else found.value
 
-    def read(self, key_id: str) -> Stored[KeyRow] | None:
+    async def read(self, key_id: str) -> Stored[KeyRow] | None:
         """The row by a quorum of all data centres, which decides."""
-        return _key(self._session.run(statements.READ_ACCOUNT_KEY, (key_id,)))
+        return _key(await self._session.run(statements.READ_ACCOUNT_KEY, (key_id,)))
 
-    def insert(self, row: KeyRow) -> Outcome[KeyRow]:
+    async def insert(self, row: KeyRow) -> Outcome[KeyRow]:
         """CAS from no row."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -157,7 +157,7 @@ class AccountKeys:
                 *version.columns,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.INSERT_ACCOUNT_KEY,
             (row.key_id,),
             row,
@@ -166,13 +166,13 @@ class AccountKeys:
             read=lambda: self.read(row.key_id),
         )
 
-    def update(self, old: Stored[KeyRow], row: KeyRow) -> Outcome[KeyRow]:
+    async def update(self, old: Stored[KeyRow], row: KeyRow) -> Outcome[KeyRow]:
         """CAS to disable or enable."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (row.is_disabled, *version.columns, row.key_id, old.version.writer)
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.UPDATE_ACCOUNT_KEY,
             (row.key_id,),
             row,
@@ -181,9 +181,9 @@ class AccountKeys:
             read=lambda: self.read(row.key_id),
         )
 
-    def delete(self, key_id: str) -> None:
+    async def delete(self, key_id: str) -> None:
         """Remove a key, if it is there."""
-        self._sender.delete(statements.DELETE_ACCOUNT_KEY, (key_id,))
+        await self._sender.delete(statements.DELETE_ACCOUNT_KEY, (key_id,))
 
 
 class KeyUses:
@@ -192,13 +192,13 @@ class KeyUses:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def record(self, key_id: str, at_us: int) -> None:
+    async def record(self, key_id: str, at_us: int) -> None:
         """Record a use, if Cassandra answers at once: a request waits for this, and need not."""
-        self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us, at_us))
+        await self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us, at_us))
 
-    def last_us(self, key_id: str) -> int | None:
+    async def last_us(self, key_id: str) -> int | None:
         """When a key was last used; None: not in the last year."""
-        row = self._session.one(statements.READ_KEY_USE, (key_id,))
+        row = await self._session.one(statements.READ_KEY_USE, (key_id,))
         return None if row is None else int(row.at_us)
 
 

@@ -25,20 +25,20 @@ class Leaders:
         self._session = session
         self._sender = sender
 
-    def lead(self, name: str, holder: UUID, *, lease_s: int) -> bool:
+    async def lead(self, name: str, holder: UUID, *, lease_s: int) -> bool:
         """Take the lease, or keep it; return whether it is ours for ``lease_s`` seconds.
 
         A first sending whose answer was lost may have taken it: then the last look says so.
         """
-        return self._keep(name, holder, lease_s) or self._take(name, holder, lease_s)
+        return await self._keep(name, holder, lease_s) or await self._take(name, holder, lease_s)
 
-    def give_up(self, name: str, holder: UUID) -> None:
+    async def give_up(self, name: str, holder: UUID) -> None:
         """Let the next process begin at once."""
-        self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
+        await self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
 
-    def _take(self, name: str, holder: UUID, lease_s: int) -> bool:
+    async def _take(self, name: str, holder: UUID, lease_s: int) -> bool:
         # A refusal has completed every earlier CAS, so this read shows its row.
-        row = self._session.one(statements.READ_LEAD, (name,))
+        row = await self._session.one(statements.READ_LEAD, (name,))
         now_us = self._session.clock.now_us()
         # A row that an INSERT of an older release has made may outlive its columns.
         before, since_us = (None, None) if row is None else (row.holder, row.since_us)
@@ -48,12 +48,12 @@ class Leaders:
             silent_s = round((now_us - since_us) / 1e6, 1)
             event(_logger, "lead_outlived", name=name, holder=str(before), silent_s=silent_s)
         params = (lease_s, holder, now_us, name, before, since_us)
-        is_taken = self._sender.answer(statements.TAKE_LEAD, (name,), params)
-        return is_taken or self._keep(name, holder, lease_s)
+        is_taken = await self._sender.answer(statements.TAKE_LEAD, (name,), params)
+        return is_taken or await self._keep(name, holder, lease_s)
 
-    def _keep(self, name: str, holder: UUID, lease_s: int) -> bool:
+    async def _keep(self, name: str, holder: UUID, lease_s: int) -> bool:
         params = (lease_s, holder, self._session.clock.now_us(), name, holder)
-        return self._sender.answer(statements.KEEP_LEAD, (name,), params)
+        return await self._sender.answer(statements.KEEP_LEAD, (name,), params)
 
 
 class Heartbeats:
@@ -62,16 +62,16 @@ class Heartbeats:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def beat(self, sink_id: str, *, ttl_s: float) -> None:
+    async def beat(self, sink_id: str, *, ttl_s: float) -> None:
         """Record that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""
         now_us = self._session.clock.now_us()
         # Its own time is its write time, too: a node whose clock is ahead must not make one last
         # that later ones cannot replace.
         params = (sink_id, now_us, now_us, max(1, math.ceil(ttl_s)))
-        self._session.run(statements.WRITE_ALIVE, params)
+        await self._session.run(statements.WRITE_ALIVE, params)
 
-    def is_alive(self, sink_id: str, *, timeout_s: float) -> bool:
+    async def is_alive(self, sink_id: str, *, timeout_s: float) -> bool:
         """Whether a writer has recorded that within ``timeout_s`` seconds."""
-        row = self._session.one(statements.READ_ALIVE, (sink_id,))
+        row = await self._session.one(statements.READ_ALIVE, (sink_id,))
         now_us = self._session.clock.now_us()
         return row is not None and is_at_work(row.at_us, now_us=now_us, timeout_s=timeout_s)

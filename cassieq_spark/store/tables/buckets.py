@@ -17,7 +17,7 @@ from cassieq_spark.store.row import KEPT_BYTES
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from uuid import UUID
 
     from cassieq_spark.model.rows.events import Answer
@@ -48,22 +48,22 @@ class Buckets:
         """
         return self._rows.left((self._lane, bucket))
 
-    def apply(
+    async def apply(
         self, bucket: BucketNo, intent: Intent, *, known: Stored[Bucket] | None = None
     ) -> tuple[Answer, CassieqError | None]:
         """Change a row: claim, settle, cancel, purge; see `Rows.apply`."""
-        return self._rows.apply((self._lane, bucket), self._port(bucket), intent, known)
+        return await self._rows.apply((self._lane, bucket), self._port(bucket), intent, known)
 
-    def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
+    async def read(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """Read the row by quorum; None means nothing until the repair pointer is read after (G5).
 
         Raises:
             RowCorrupt: It is something else; the error names the bucket.
         """
-        row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
+        row = await self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
 
-    def read_many(
+    async def read_many(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
         """As `read`, for several at once; a row that cannot be read has status ``corrupt`` [T21].
@@ -74,8 +74,8 @@ class Buckets:
             Rows, and the errors of those not answered, though asked until a read's deadline. They
             were asked side by side, so that one holds up no other [T5].
         """
-        found, unread = self.read_some(buckets)
-        again = self._session.each(self._look_at, unread)
+        found, unread = await self.read_some(buckets)
+        again = await self._session.each(self._look_at, unread)
         for bucket, row in zip(list(unread), again, strict=True):
             if isinstance(row, StoreError):
                 unread[bucket] = row
@@ -86,29 +86,33 @@ class Buckets:
                 del unread[bucket]
         return found, unread
 
-    def read_some(
+    async def read_some(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
         """As `read_many`, but asked only once: rows, and the errors of those not answered [T5].
 
         It is for callers that can do without a row for now: nobody waits for that one.
         """
-        return self.begin_read_some(buckets)()
+        return await self.begin_read_some(buckets)()
 
     def begin_read_some(
         self, buckets: Iterable[BucketNo]
-    ) -> Callable[[], tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]:
+    ) -> Callable[
+        [], Awaitable[tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]
+    ]:
         """Send what `read_some` sends, without waiting; call what is returned, once."""
         wanted = list(buckets)
         sent = [
             self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
         ]
 
-        def answered() -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+        async def answered() -> tuple[
+            dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]
+        ]:
             found: dict[BucketNo, Stored[Bucket] | None] = {}
             unread: dict[BucketNo, StoreError] = {}
             for bucket, one in zip(wanted, sent, strict=True):
-                rows = self._session.answer(one)
+                rows = await self._session.answer(one)
                 if isinstance(rows, StoreError):
                     unread[bucket] = rows
                 else:
@@ -118,11 +122,11 @@ class Buckets:
 
         return answered
 
-    def _look_at(self, bucket: BucketNo) -> Stored[Bucket] | None:
-        row = self._session.one(statements.READ_BUCKET, (self._lane, bucket))
+    async def _look_at(self, bucket: BucketNo) -> Stored[Bucket] | None:
+        row = await self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _as_seen(self._lane, bucket, row)
 
-    def insert(self, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
+    async def insert(self, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
         """CAS from no row: ``sealing``, ``writing`` or an unused bucket's ``void``."""
         sink = row.sink
 
@@ -139,8 +143,8 @@ class Buckets:
                 *version.columns,
             )
 
-        def send() -> Outcome[Bucket]:
-            return self._sender.send(
+        async def send() -> Outcome[Bucket]:
+            return await self._sender.send(
                 statements.INSERT_BUCKET,
                 (self._lane, bucket),
                 row,
@@ -149,37 +153,37 @@ class Buckets:
                 read=partial(self.read, bucket),
             )
 
-        return self._in_turn(bucket, row, send)
+        return await self._in_turn(bucket, row, send)
 
-    def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
+    async def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """The one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
         encoded = claims.encode(row)
         manifest = (row.manifest.encode(), row.size_bytes)
         values = (*manifest, encoded)
         fill = partial(self._send, statements.FILL_BUCKET, bucket, old.version, row, values)
-        return self._in_turn(bucket, row, fill, keeps=len(encoded) <= KEPT_BYTES)
+        return await self._in_turn(bucket, row, fill, keeps=len(encoded) <= KEPT_BYTES)
 
-    def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
+    async def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
         """A change that is no function of the row alone: to publish it, when L was read."""
         values = (claims.encode(row),)
         update = partial(self._send, statements.UPDATE_BUCKET, bucket, old.version, row, values)
-        return self._in_turn(bucket, row, update)
+        return await self._in_turn(bucket, row, update)
 
-    def delete(self, bucket: BucketNo) -> None:
+    async def delete(self, bucket: BucketNo) -> None:
         """Remove the row of a bucket below the repair pointer, or its ghost."""
-        with self._rows.turn((self._lane, bucket), self._port(bucket)):
-            self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
+        async with self._rows.turn((self._lane, bucket), self._port(bucket)):
+            await self._sender.delete(statements.DELETE_BUCKET, (self._lane, bucket))
 
-    def _in_turn(
+    async def _in_turn(
         self,
         bucket: BucketNo,
         row: Bucket,
-        send: Callable[[], Outcome[Bucket]],
+        send: Callable[[], Awaitable[Outcome[Bucket]]],
         *,
         keeps: bool = False,
     ) -> Outcome[Bucket]:
-        with self._rows.turn((self._lane, bucket), self._port(bucket)) as leave:
-            outcome = send()
+        async with self._rows.turn((self._lane, bucket), self._port(bucket)) as leave:
+            outcome = await send()
             if keeps and isinstance(outcome, Applied) and outcome.now.value is row:
                 leave(outcome.now)  # else others have changed it since
         return outcome
@@ -187,7 +191,7 @@ class Buckets:
     def _port(self, bucket: BucketNo) -> _Port:
         return _Port(self, self._hints, bucket)
 
-    def _send(
+    async def _send(
         self,
         statement: Statement,
         bucket: BucketNo,
@@ -209,7 +213,7 @@ class Buckets:
                 before.writer,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statement,
             key,
             row,
@@ -228,18 +232,20 @@ class _Port:
     hints: Hints
     bucket: BucketNo
 
-    def read(self) -> Stored[Bucket] | None:
-        return self.buckets.read(self.bucket)
+    async def read(self) -> Stored[Bucket] | None:
+        return await self.buckets.read(self.bucket)
 
-    def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
+    async def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
         encoded = claims.encode(row)
         send = self.buckets._send  # noqa: SLF001 - of this module
-        outcome = send(statements.UPDATE_BUCKET, self.bucket, before, row, (encoded,), mark=mark)
+        outcome = await send(
+            statements.UPDATE_BUCKET, self.bucket, before, row, (encoded,), mark=mark
+        )
         return outcome, len(encoded)
 
-    def hint(self, times_us: Iterable[int], now_us: int) -> None:
+    async def hint(self, times_us: Iterable[int], now_us: int) -> None:
         due = [(self.bucket, time_us) for time_us in times_us]
-        self.hints.write(due, now_us=now_us, is_sure=False)
+        await self.hints.write(due, now_us=now_us, is_sure=False)
 
     def passed(self) -> int:
         return self.hints.passed()

@@ -24,9 +24,9 @@ class Dedup:
         self._session = session
         self._sender = sender
 
-    def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
+    async def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
         """The entry of a key by quorum; None: there is none any more."""
-        row = self._session.one(statements.READ_KEY, (queue, key))
+        row = await self._session.one(statements.READ_KEY, (queue, key))
         if row is None or row.writer is None:
             return None
         entry = Entry(
@@ -38,7 +38,7 @@ class Dedup:
         )
         return Stored(value=entry, version=Version.of_row(row))
 
-    def take(
+    async def take(
         self, queue: LaneId, key: bytes, old: Stored[Entry] | None, entry: Entry, *, ttl_s: int
     ) -> Outcome[Entry]:
         """CAS from an entry, or from none."""
@@ -55,7 +55,7 @@ class Dedup:
                 None if old is None else old.version.writer,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.TAKE_KEY,
             (queue, key),
             entry,
@@ -72,12 +72,12 @@ class Kept:
         self._session = session
         self._lane = lane
 
-    def read(self, bucket: BucketNo) -> Runs | None:
+    async def read(self, bucket: BucketNo) -> Runs | None:
         """The manifest of a dropped bucket; None: no message in it had a key."""
-        row = self._session.one(statements.READ_KEPT, (self._lane, bucket))
+        row = await self._session.one(statements.READ_KEPT, (self._lane, bucket))
         return None if row is None else Runs.decode(row.manifest)
 
-    def write(self, bucket: BucketNo, manifest: Runs) -> None:
+    async def write(self, bucket: BucketNo, manifest: Runs) -> None:
         """Keep it, answered at quorum."""
         params = (self._lane, bucket, manifest.encode(), KEPT_S)
-        self._session.run(statements.KEEP, params)
+        await self._session.run(statements.KEEP, params)

@@ -12,8 +12,6 @@ from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cassieq_spark.store.session import CqlSession
 
 
@@ -23,22 +21,22 @@ class Everything:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def buckets(self) -> Iterator[tuple[LaneId, BucketNo]]:
+    async def buckets(self) -> list[tuple[LaneId, BucketNo]]:
         """The buckets that have a row."""
-        for row in self._session.run(statements.LIST_BUCKETS, ()):
-            yield LaneId(row.lane), BucketNo(row.bucket)
+        rows = await self._session.run(statements.LIST_BUCKETS, ())
+        return [(LaneId(row.lane), BucketNo(row.bucket)) for row in rows]
 
-    def messages(self) -> Iterator[tuple[LaneId, BucketNo]]:
+    async def messages(self) -> list[tuple[LaneId, BucketNo]]:
         """The buckets in which messages are stored."""
-        for row in self._session.run(statements.LIST_MESSAGES, ()):
-            yield LaneId(row.lane), BucketNo(row.bucket)
+        rows = await self._session.run(statements.LIST_MESSAGES, ())
+        return [(LaneId(row.lane), BucketNo(row.bucket)) for row in rows]
 
-    def schedules(self) -> Iterator[tuple[LaneId, int]]:
+    async def schedules(self) -> list[tuple[LaneId, int]]:
         """The parts of schedules that name a due lane: by a queue's first lane, and year."""
-        for row in self._session.run(statements.LIST_SCHEDULES, ()):
-            yield LaneId(row.lane), row.year
+        rows = await self._session.run(statements.LIST_SCHEDULES, ())
+        return [(LaneId(row.lane), row.year) for row in rows]
 
-    def monotons(self) -> Iterator[LaneId]:
+    async def monotons(self) -> list[LaneId]:
         """The lanes that have a monoton row."""
-        for row in self._session.run(statements.LIST_MONOTONS, ()):
-            yield LaneId(row.lane)
+        rows = await self._session.run(statements.LIST_MONOTONS, ())
+        return [LaneId(row.lane) for row in rows]

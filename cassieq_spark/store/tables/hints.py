@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from cassieq_spark.model.pointer import (
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId
@@ -47,7 +46,7 @@ KEPT_HINTS: Final = 1_024
 
 
 class WrittenHints:
-    """The hints of all lanes that one client wrote last, each answered at quorum. Thread-safe.
+    """The hints of all lanes that one client wrote last, each answered at quorum.
 
     To write one again would change nothing: nobody removes a hint, and its time to live ends at the
     same moment, whenever it is written. (By one clock: a hint that was written by a clock far ahead
@@ -56,20 +55,17 @@ class WrittenHints:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._written: dict[Hint, None] = {}
 
     def without(self, hints: Iterable[Hint]) -> list[Hint]:
         """Those that this client has not written."""
-        with self._lock:
-            return [hint for hint in hints if hint not in self._written]
+        return [hint for hint in hints if hint not in self._written]
 
     def add(self, hints: Iterable[Hint]) -> None:
         """These have been answered."""
-        with self._lock:
-            self._written.update(dict.fromkeys(hints))
-            while len(self._written) > KEPT_HINTS:
-                del self._written[next(iter(self._written))]
+        self._written.update(dict.fromkeys(hints))
+        while len(self._written) > KEPT_HINTS:
+            del self._written[next(iter(self._written))]
 
 
 class Hints:
@@ -94,7 +90,7 @@ class Hints:
         """The minute of the time pointer, as this client last read it; it may be further by now."""
         return self._pointers.time_seen()
 
-    def write(
+    async def write(
         self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
     ) -> None:
         """Write one hint per bucket and minute, for (bucket, time something comes back, in µs).
@@ -106,29 +102,30 @@ class Hints:
             is_sure: False: what this client has written before is not written again. Repair, which
                 mends what was lost, never does without.
         """
-        self.begin_write(hints, now_us=now_us, is_sure=is_sure)()
+        sent = await self.begin_write(hints, now_us=now_us, is_sure=is_sure)
+        await sent()
 
-    def begin_write(
+    async def begin_write(
         self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Awaitable[None]]:
         """Send what `write` sends, without waiting; call what is returned, once, to wait."""
         due = list(hints)
         began_s = self._clock().monotonic()
-        sent = self._send(due, now_us, is_sure=is_sure)
+        sent = await self._send(due, now_us, is_sure=is_sure)
 
-        def wait() -> None:
-            sent()
+        async def wait() -> None:
+            await sent()
             took_us = round((self._clock().monotonic() - began_s) * 1e6)
             if took_us > LATE_AFTER_US:
                 later_us = now_us + took_us
                 late = [(bucket, until_us) for bucket, until_us in due if until_us < later_us]
-                self.write(late, now_us=later_us)
+                await self.write(late, now_us=later_us)
 
         return wait
 
-    def _send(
+    async def _send(
         self, due: list[tuple[BucketNo, int]], now_us: int, *, is_sure: bool
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Awaitable[None]]:
         now, passed = minute_of(now_us), self.passed()
         wanted = {
             (minute, bucket)
@@ -141,25 +138,25 @@ class Hints:
         flights: deque[Sent] = deque()
         for _, minute, bucket in hints:
             if len(flights) >= WRITES_AT_ONCE:
-                self._session.finish(flights.popleft())
+                await self._session.finish(flights.popleft())
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
             params = (self._lane, hour_of(minute), minute, bucket, ttl_s)
             flights.append(self._session.start(statements.WRITE_HINT, params))
 
-        def wait() -> None:
+        async def wait() -> None:
             while flights:
-                self._session.finish(flights.popleft())
+                await self._session.finish(flights.popleft())
             self._written.add(hints)
 
         return wait
 
-    def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
+    async def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
         """(minute, bucket) hinted in these minutes, both included, oldest first."""
-        return self.begin_read(first, last)()
+        return await self.begin_read(first, last)()
 
     def begin_read(
         self, first: int, last: int, from_bucket: BucketNo = FIRST_BUCKET
-    ) -> Callable[[], list[tuple[int, BucketNo]]]:
+    ) -> Callable[[], Awaitable[list[tuple[int, BucketNo]]]]:
         """Send what `read` sends, without waiting; call what is returned, once, for its result.
 
         Of a long time, the first hours are under way together; the others follow one by one.
@@ -170,10 +167,10 @@ class Hints:
         asked = [self._part(part, from_bucket) for part in slices(first, last)]
         sent = [self._session.start(*one) for one in asked[:READS_AT_ONCE]]
 
-        def found() -> list[tuple[int, BucketNo]]:
-            rows = [row for one in sent for row in self._session.finish(one)]
+        async def found() -> list[tuple[int, BucketNo]]:
+            rows = [row for one in sent for row in await self._session.finish(one)]
             for one in asked[READS_AT_ONCE:]:
-                rows += self._session.run(*one)
+                rows += await self._session.run(*one)
             return [(row.minute, BucketNo(row.bucket)) for row in rows]
 
         return found

@@ -21,7 +21,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from cassieq_spark.store.sent import Sent
     from cassieq_spark.store.session import CqlSession
@@ -71,11 +71,11 @@ class ChunkWriter:
         self._bytes = bytes_in_flight
         self._held: list[tuple[Any, ...]] = []
         self._held_bytes = 0
-        self._sent: deque[tuple[Sequence[Sent], int] | Callable[[], None]] = deque()
+        self._sent: deque[tuple[Sequence[Sent], int] | Callable[[], Awaitable[None]]] = deque()
         self._sent_writes = 0
         self._sent_bytes = 0
 
-    def write(self, place: Place, chunk: ChunkRow) -> None:
+    async def write(self, place: Place, chunk: ChunkRow) -> None:
         """Send one chunk, with the next one of its bucket if that may follow soon.
 
         When too many are under way it waits for older ones first.
@@ -99,56 +99,56 @@ class ChunkWriter:
                 UNSET_VALUE if chunk.expires_us is None else True,
                 True if chunk.has_key else UNSET_VALUE,
             )
-            self._hold(params, end - start)
+            await self._hold(params, end - start)
         metrics.CHUNKS_WRITTEN.inc()
         metrics.BYTES_WRITTEN.inc(len(chunk.payload))
 
-    def after_these(self, action: Callable[[], None]) -> None:
+    async def after_these(self, action: Callable[[], Awaitable[None]]) -> None:
         """Call ``action`` when all that was written so far is stored, without waiting for it."""
-        self._send_held()
+        await self._send_held()
         self._sent.append(action)
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
         """Wait until everything written is stored at quorum."""
-        self._send_held()
+        await self._send_held()
         while self._sent:
-            self._finish_oldest()
+            await self._finish_oldest()
 
-    def _hold(self, params: tuple[Any, ...], size: int) -> None:
+    async def _hold(self, params: tuple[Any, ...], size: int) -> None:
         """Keep a row until another one of its partition can be sent with it, or none could."""
         if self._held and (
             self._held[0][:_PARTITION] != params[:_PARTITION]
             or self._held_bytes + size > WRITTEN_TOGETHER_BYTES
         ):
-            self._send_held()
+            await self._send_held()
         self._held.append(params)
         self._held_bytes += size
         if len(self._held) >= self._together or 2 * self._held_bytes > WRITTEN_TOGETHER_BYTES:
-            self._send_held()
+            await self._send_held()
 
-    def _send_held(self) -> None:
+    async def _send_held(self) -> None:
         if not self._held:
             return
         rows, size = self._held, self._held_bytes
         while self._sent_writes and (
             self._sent_writes + len(rows) > self._writes or self._sent_bytes + size > self._bytes
         ):
-            self._finish_oldest()
+            await self._finish_oldest()
         self._sent.append((self._session.start_together(statements.WRITE_MESSAGE, rows), size))
         self._sent_writes += len(rows)
         self._sent_bytes += size
         self._held, self._held_bytes = [], 0
 
-    def _finish_oldest(self) -> None:
+    async def _finish_oldest(self) -> None:
         oldest = self._sent.popleft()
         if callable(oldest):
-            oldest()
+            await oldest()
             return
         together, size = oldest
         self._sent_writes -= len(together)
         self._sent_bytes -= size
         for sent in together:
-            self._session.finish(sent)
+            await self._session.finish(sent)
 
 
 class Messages:
@@ -163,53 +163,57 @@ class Messages:
         """Keep chunks of this bucket for reads that go on with them."""
         self._unread.keep(Place(self._lane, bucket), chunks)
 
-    def scan(self, bucket: BucketNo) -> list[ChunkRow]:
+    async def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
 
         A chunk with a part missing does not exist [R15].
         """
-        return self.begin_scan(bucket)()
+        return await self.begin_scan(bucket)()
 
-    def begin_scan(self, bucket: BucketNo) -> Callable[[], list[ChunkRow]]:
+    def begin_scan(self, bucket: BucketNo) -> Callable[[], Awaitable[list[ChunkRow]]]:
         """Send what `scan` sends, without waiting; call what is returned, once, for its result."""
         sent = self._session.start(statements.SCAN_MESSAGES, (self._lane, bucket))
-        return lambda: list(_whole(self._session.finish(sent)))
 
-    def has_any(self, bucket: BucketNo) -> bool:
+        async def found() -> list[ChunkRow]:
+            return list(_whole(await self._session.finish(sent)))
+
+        return found
+
+    async def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
-        return self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
+        return await self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
 
-    def begin_has_any(self, bucket: BucketNo) -> Callable[[], bool | None]:
+    def begin_has_any(self, bucket: BucketNo) -> Callable[[], Awaitable[bool | None]]:
         """Send what `has_any` sends, once, without waiting; call what is returned, once, to know.
 
         That returns None if it was not answered.
         """
         sent = self._session.start(statements.PEEK_BUCKET, (self._lane, bucket))
 
-        def answered() -> bool | None:
-            rows = self._session.answer(sent)
+        async def answered() -> bool | None:
+            rows = await self._session.answer(sent)
             return None if isinstance(rows, StoreError) else bool(rows)
 
         return answered
 
-    def has(self, bucket: BucketNo, offset: int) -> bool:
+    async def has(self, bucket: BucketNo, offset: int) -> bool:
         """Whether one message is stored whole; what a quorum has, each later one has [P20]."""
-        found = self.read([(bucket, Runs.span(offset, offset))])
-        return any(chunk.first <= offset <= chunk.last for _, chunks in found for chunk in chunks)
+        chunks = await self._begin_read(bucket, Runs.span(offset, offset), goes_on=False)()
+        return any(chunk.first <= offset <= chunk.last for chunk in chunks)
 
-    def has_row(self, bucket: BucketNo, first: int) -> bool:
+    async def has_row(self, bucket: BucketNo, first: int) -> bool:
         """As `has`, of a message that begins a row: it reads no other."""
         params = (self._lane, bucket, first, first)
-        return any(_whole(self._session.run(statements.READ_MESSAGES, params)))
+        return any(_whole(await self._session.run(statements.READ_MESSAGES, params)))
 
-    def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
+    async def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
         """About how many messages of a bucket are due; decides nothing, and reads no payload.
 
         Args:
             due_by_us: Count those that are due by then; default: now.
         """
         by_us = now_us if due_by_us is None else due_by_us
-        rows = self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
+        rows = await self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
         # A torn row reports less than it holds [P4].
         return sum(
             row.count or 0
@@ -219,34 +223,34 @@ class Messages:
             and (row.expires_us is None or row.expires_us > now_us)
         )
 
-    def has_expired(self, bucket: BucketNo, *, now_us: int, retention_us: int | None) -> bool:
+    async def has_expired(self, bucket: BucketNo, *, now_us: int, retention_us: int | None) -> bool:
         """Whether something in an open bucket has expired, or may have; decides nothing.
 
         Retention counts from the oldest message: whoever seals the bucket then learns more. One
         read of one row, and for a bucket with times to live another that reads no payload.
         """
-        oldest = self._session.one(statements.OLDEST_MESSAGE, (self._lane, bucket))
+        oldest = await self._session.one(statements.OLDEST_MESSAGE, (self._lane, bucket))
         if oldest is None:
             return False
         if retention_us is not None and (oldest.enqueued_us or 0) + retention_us <= now_us:
             return True
         found = (self._lane, bucket, now_us)
         return bool(oldest.has_ttl) and (
-            self._session.one(statements.EXPIRED_MESSAGE, found) is not None
+            await self._session.one(statements.EXPIRED_MESSAGE, found) is not None
         )
 
-    def drop(self, bucket: BucketNo) -> None:
+    async def drop(self, bucket: BucketNo) -> None:
         """Drop one bucket's partition, a day ahead, so that late writes stay shadowed [P14]."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
-        self._session.run(statements.DROP_MESSAGES, (stamp, self._lane, bucket))
+        await self._session.run(statements.DROP_MESSAGES, (stamp, self._lane, bucket))
 
-    def read(
+    async def read(
         self,
         wanted: Iterable[tuple[BucketNo, Runs]],
         *,
         in_flight: int = 4,
         goes_on: bool = False,
-    ) -> Iterator[tuple[int, list[ChunkRow]]]:
+    ) -> AsyncIterator[tuple[int, list[ChunkRow]]]:
         """Yield (position in ``wanted``, the whole chunks that hold its runs), in order.
 
         The next few buckets are read while the caller works on one.
@@ -255,26 +259,32 @@ class Messages:
             goes_on: Whether the caller will ask for the rest of these chunks: then it is kept, and
                 nothing is read that was kept.
         """
-        begun: deque[tuple[int, Callable[[], list[ChunkRow]]]] = deque()
+        begun: deque[tuple[int, Callable[[], Awaitable[list[ChunkRow]]]]] = deque()
         for position, (bucket, runs) in enumerate(wanted):
             if len(begun) >= in_flight:
-                yield _ended(*begun.popleft())
+                at, read = begun.popleft()
+                yield at, await read()
             begun.append((position, self._begin_read(bucket, runs, goes_on=goes_on)))
         while begun:
-            yield _ended(*begun.popleft())
+            at, read = begun.popleft()
+            yield at, await read()
 
     def _begin_read(
         self, bucket: BucketNo, runs: Runs, *, goes_on: bool
-    ) -> Callable[[], list[ChunkRow]]:
+    ) -> Callable[[], Awaitable[list[ChunkRow]]]:
         place = Place(self._lane, bucket)
         kept = self._unread.take(place, runs) if goes_on else None
         if kept is not None:
-            return lambda: kept
+
+            async def found() -> list[ChunkRow]:
+                return kept
+
+            return found
         params = (self._lane, bucket, runs.first, runs.last)
         sent = self._session.start(statements.READ_MESSAGES, params)
 
-        def received() -> list[ChunkRow]:
-            chunks = self._received(sent)
+        async def received() -> list[ChunkRow]:
+            chunks = await self._received(sent)
             if goes_on:
                 rest = [one for one in chunks if one.last > runs.last]
                 self._unread.keep(place, rest)
@@ -283,19 +293,15 @@ class Messages:
 
         return received
 
-    def _received(self, sent: Sent) -> list[ChunkRow]:
-        rows = self._session.finish(sent)
+    async def _received(self, sent: Sent) -> list[ChunkRow]:
+        rows = await self._session.finish(sent)
         lane, bucket, first, _ = sent.params
         if first > 0 and not (rows and rows[0].first == first):
             # The key of a chunk row is its first offset: the row that holds our offset begins
             # before it, by less than the largest chunk.
             before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
-            rows = self._session.run(statements.READ_MESSAGES, before) + rows
+            rows = await self._session.run(statements.READ_MESSAGES, before) + rows
         return list(_whole(rows))
-
-
-def _ended(position: int, read: Callable[[], list[ChunkRow]]) -> tuple[int, list[ChunkRow]]:
-    return position, read()
 
 
 def _whole(rows: Iterable[Any]) -> Iterator[ChunkRow]:

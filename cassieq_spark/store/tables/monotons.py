@@ -10,7 +10,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from cassieq_spark.store.session import CqlSession
 
@@ -54,27 +54,27 @@ class Monotons:
         self._sender = sender
         self._lane = lane
 
-    def read(self) -> Stored[Monoton] | None:
+    async def read(self) -> Stored[Monoton] | None:
         """Read the row by quorum; None: the queue was deleted [P13], or never existed [T14]."""
-        return self.begin_read()()
+        return await self.begin_read()()
 
-    def begin_read(self) -> Callable[[], Stored[Monoton] | None]:
+    def begin_read(self) -> Callable[[], Awaitable[Stored[Monoton] | None]]:
         """Send what `read` sends, without waiting; call what is returned, once, for its result."""
         sent = self._session.start(statements.READ_MONOTON, (self._lane,))
 
-        def read() -> Stored[Monoton] | None:
-            found = _found(self._session.finish(sent))
+        async def read() -> Stored[Monoton] | None:
+            found = _found(await self._session.finish(sent))
             return None if found is None or found.value.is_closed else found
 
         return read
 
-    def find(self) -> Stored[Monoton] | None:
+    async def find(self) -> Stored[Monoton] | None:
         """Read the row as `read` does, also if it is closed."""
-        return _found(self._session.run(statements.READ_MONOTON, (self._lane,)))
+        return _found(await self._session.run(statements.READ_MONOTON, (self._lane,)))
 
-    def insert(self, row: Monoton) -> Outcome[Monoton]:
+    async def insert(self, row: Monoton) -> Outcome[Monoton]:
         """CAS from no row: when a lane's queue is created, or a due lane is born or closed."""
-        return self._sender.send(
+        return await self._sender.send(
             statements.INSERT_MONOTON,
             (self._lane,),
             row,
@@ -83,13 +83,13 @@ class Monotons:
             read=self.find,
         )
 
-    def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
+    async def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
         """CAS for a reservation, or for the end of a lane."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return row.stored, row.reserved_us, *version.columns, self._lane, old.version.writer
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.RESERVE,
             (self._lane,),
             row,
@@ -98,13 +98,13 @@ class Monotons:
             read=self.find,
         )
 
-    def delete(self, old: Stored[Monoton]) -> None:
+    async def delete(self, old: Stored[Monoton]) -> None:
         """Remove this row for ever: no id of that lane is handed out again [P13].
 
         The row stays if ids were reserved since it was read: whoever removes it knows how far the
         lane's data goes [T15]. Read again to see whether it is gone.
         """
-        self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)
+        await self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)
 
 
 def _found(rows: Sequence[Any]) -> Stored[Monoton] | None:

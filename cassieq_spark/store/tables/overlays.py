@@ -30,16 +30,16 @@ class Overlays:
         self._session = session
         self._lane = lane
 
-    def write(self, bucket: BucketNo, offset: int, revision: int, body: bytes) -> None:
+    async def write(self, bucket: BucketNo, offset: int, revision: int, body: bytes) -> None:
         """Store one body, before the CAS that names its revision."""
         cuts = split_parts(len(body))
         for number, (start, end) in enumerate(cuts):
-            self._session.run(
+            await self._session.run(
                 statements.WRITE_OVERLAY,
                 (self._lane, bucket, offset, revision, number, len(cuts), body[start:end]),
             )
 
-    def read(
+    async def read(
         self,
         bucket: BucketNo,
         revisions: Iterable[tuple[int, int]],
@@ -58,17 +58,19 @@ class Overlays:
             sent.append((offset, self._session.start(statements.READ_OVERLAY, params)))
         found: dict[int, bytes] = {}
         for offset, one in sent:
-            rows = self._session.finish(one)
+            rows = await self._session.finish(one)
             if rows and len(rows) == rows[0].parts:
                 found[offset] = b"".join(row.payload or b"" for row in rows)
         return found
 
-    def drop_one(self, bucket: BucketNo, offset: int, revision: int) -> None:
+    async def drop_one(self, bucket: BucketNo, offset: int, revision: int) -> None:
         """Drop one body that no row will ever name again: its revision was replaced or refused."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
-        self._session.run(statements.DROP_OVERLAY, (stamp, self._lane, bucket, offset, revision))
+        await self._session.run(
+            statements.DROP_OVERLAY, (stamp, self._lane, bucket, offset, revision)
+        )
 
-    def drop(self, bucket: BucketNo) -> None:
+    async def drop(self, bucket: BucketNo) -> None:
         """Drop all bodies of one bucket, by partition."""
         stamp = self._session.clock.now_us() + DROP_AHEAD_US
-        self._session.run(statements.DROP_OVERLAYS, (stamp, self._lane, bucket))
+        await self._session.run(statements.DROP_OVERLAYS, (stamp, self._lane, bucket))

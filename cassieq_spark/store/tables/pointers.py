@@ -10,7 +10,7 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.store import statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.store.session import CqlSession
@@ -37,14 +37,18 @@ class PointerTable:
         self._lane = lane
         self.seen = seen
 
-    def read(self) -> Pointers:
+    async def read(self) -> Pointers:
         """Read all pointers of a lane by one quorum read; absent = 0."""
-        return self.begin_read()()
+        return await self.begin_read()()
 
-    def begin_read(self) -> Callable[[], Pointers]:
+    def begin_read(self) -> Callable[[], Awaitable[Pointers]]:
         """Send what `read` sends, without waiting; call what is returned, once, for its result."""
         sent = self._session.start(statements.READ_POINTERS, (self._lane,))
-        return lambda: self._pointers(self._session.finish(sent))
+
+        async def found() -> Pointers:
+            return self._pointers(await self._session.finish(sent))
+
+        return found
 
     def _pointers(self, rows: Iterable[Any]) -> Pointers:
         values = {row.kind: row.value or 0 for row in rows}
@@ -64,7 +68,7 @@ class PointerTable:
         """The time pointer as this client last read it; it may be further by now."""
         return self.seen.time
 
-    def advance(self, pointer: Pointer, value: int) -> None:
+    async def advance(self, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.
 
         It is answered at quorum, so what the new value permits may begin (G4). The value is its own
@@ -74,9 +78,9 @@ class PointerTable:
             ValueError: The value is below 1, which no timestamp may be.
             StoreTimeout: Not answered: nothing may be destroyed on its account.
         """
-        self._session.run(statements.ADVANCE_POINTER, self._moved(pointer, value))
+        await self._session.run(statements.ADVANCE_POINTER, self._moved(pointer, value))
 
-    def begin_advance(self, pointer: Pointer, value: int) -> Callable[[], object]:
+    def begin_advance(self, pointer: Pointer, value: int) -> Callable[[], Awaitable[object]]:
         """Send what `advance` sends, without waiting; call what is returned, once, to wait."""
         sent = self._session.start(statements.ADVANCE_POINTER, self._moved(pointer, value))
         return lambda: self._session.finish(sent)

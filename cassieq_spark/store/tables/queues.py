@@ -55,31 +55,31 @@ class Queues:
         self._session = session
         self._sender = sender
 
-    def find(self, name: QueueName) -> Stored[QueueRow] | None:
+    async def find(self, name: QueueName) -> Stored[QueueRow] | None:
         """The row as a quorum of this data centre has it, which may be an older one, or none yet.
 
         Also None if that quorum does not answer: `read` asks all.
         """
-        return _one(self._session.attempt(statements.FIND_QUEUE, (name,)))
+        return _one(await self._session.attempt(statements.FIND_QUEUE, (name,)))
 
-    def read(self, name: QueueName) -> Stored[QueueRow] | None:
+    async def read(self, name: QueueName) -> Stored[QueueRow] | None:
         """The row by a quorum of all data centres, which decides."""
-        return _one(self._session.run(statements.READ_QUEUE, (name,)))
+        return _one(await self._session.run(statements.READ_QUEUE, (name,)))
 
-    def find_all(self) -> list[QueueRow]:
+    async def find_all(self) -> list[QueueRow]:
         """Every queue that a quorum of this data centre knows, by name; else as `read_all`."""
-        rows = self._session.attempt(statements.FIND_QUEUES)
-        return self.read_all() if rows is None else _all(rows)
+        rows = await self._session.attempt(statements.FIND_QUEUES)
+        return await self.read_all() if rows is None else _all(rows)
 
-    def some_names(self) -> list[str]:
+    async def some_names(self) -> list[str]:
         """Names of queues, at most a thousand; none if they are not answered."""
-        return [row.name for row in self._session.attempt(statements.SOME_NAMES) or ()]
+        return [row.name for row in await self._session.attempt(statements.SOME_NAMES) or ()]
 
-    def read_all(self) -> list[QueueRow]:
+    async def read_all(self) -> list[QueueRow]:
         """Every queue of all data centres, by name."""
-        return _all(self._session.run(statements.LIST_QUEUES))
+        return _all(await self._session.run(statements.LIST_QUEUES))
 
-    def insert(self, row: QueueRow) -> Outcome[QueueRow]:
+    async def insert(self, row: QueueRow) -> Outcome[QueueRow]:
         """CAS from no row."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ class Queues:
                 *version.columns,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.INSERT_QUEUE,
             (row.name,),
             row,
@@ -103,7 +103,7 @@ class Queues:
             read=lambda: self.read(row.name),
         )
 
-    def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
+    async def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
         """CAS for other settings, or for the first step of a deletion."""
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ class Queues:
                 old.version.writer,
             )
 
-        return self._sender.send(
+        return await self._sender.send(
             statements.UPDATE_QUEUE,
             (row.name,),
             row,
@@ -124,9 +124,9 @@ class Queues:
             read=lambda: self.read(row.name),
         )
 
-    def delete(self, old: Stored[QueueRow]) -> None:
+    async def delete(self, old: Stored[QueueRow]) -> None:
         """Remove this row; a row created under the name since stays."""
-        self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
+        await self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
 
 
 def _one(rows: list[Any] | None) -> Stored[QueueRow] | None:

@@ -25,39 +25,39 @@ class Schedules:
     def __init__(self, session: CqlSession) -> None:
         self._session = session
 
-    def add(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
+    async def add(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
         """Name a due lane, answered at quorum."""
         where = (queue, due.year(period_us), due.period, due.priority)
-        self._session.run(statements.ADD_TO_SCHEDULE, where)
+        await self._session.run(statements.ADD_TO_SCHEDULE, where)
 
-    def remove(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
+    async def remove(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
         """Name it no longer."""
-        self._remove(queue, due.year(period_us), due)
+        await self._remove(queue, due.year(period_us), due)
 
-    def read(self, queue: LaneId, first: int, end: int, *, period_us: int) -> list[DueLane]:
+    async def read(self, queue: LaneId, first: int, end: int, *, period_us: int) -> list[DueLane]:
         """The due lanes of the periods from ``first`` to before ``end``: one read a year."""
         return [
             due
-            for some in self._session.map(
+            for some in await self._session.map(
                 lambda year: self._read(queue, year, first, end), years(first, end, period_us)
             )
             for due in some
         ]
 
-    def of_year(self, queue: LaneId, year: int) -> list[DueLane]:
+    async def of_year(self, queue: LaneId, year: int) -> list[DueLane]:
         """All due lanes of one part."""
-        return self._read(queue, year, 0, ANY)
+        return await self._read(queue, year, 0, ANY)
 
-    def drop(self, queue: LaneId, year: int) -> list[DueLane]:
+    async def drop(self, queue: LaneId, year: int) -> list[DueLane]:
         """Remove what a part names; return what that was."""
-        found = self.of_year(queue, year)
-        self._session.map(lambda due: self._remove(queue, year, due), found)
+        found = await self.of_year(queue, year)
+        await self._session.map(lambda due: self._remove(queue, year, due), found)
         return found
 
-    def _read(self, queue: LaneId, year: int, first: int, end: int) -> list[DueLane]:
-        rows = self._session.run(statements.READ_SCHEDULE, (queue, year, first, end))
+    async def _read(self, queue: LaneId, year: int, first: int, end: int) -> list[DueLane]:
+        rows = await self._session.run(statements.READ_SCHEDULE, (queue, year, first, end))
         return [DueLane(row.period, row.priority) for row in rows]
 
-    def _remove(self, queue: LaneId, year: int, due: DueLane) -> None:
+    async def _remove(self, queue: LaneId, year: int, due: DueLane) -> None:
         where = (queue, year, due.period, due.priority)
-        self._session.run(statements.REMOVE_FROM_SCHEDULE, where)
+        await self._session.run(statements.REMOVE_FROM_SCHEDULE, where)

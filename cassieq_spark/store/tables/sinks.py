@@ -19,7 +19,7 @@ from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Refused, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
@@ -63,22 +63,24 @@ class Sinks:
         self._session = session
         self._sender = sender
 
-    def read(self, sink_id: str) -> Stored[SinkRow] | None:
+    async def read(self, sink_id: str) -> Stored[SinkRow] | None:
         """Read the row by quorum."""
-        return self._read(statements.READ_SINK, sink_id)
+        return await self._read(statements.READ_SINK, sink_id)
 
-    def read_serial(self, sink_id: str) -> Stored[SinkRow] | None:
+    async def read_serial(self, sink_id: str) -> Stored[SinkRow] | None:
         """Read the row after every commit that was under way has ended."""
-        return self._read(statements.READ_SINK_SERIAL, sink_id)
+        return await self._read(statements.READ_SINK_SERIAL, sink_id)
 
-    def once(self, *, start: int = FIRST_TOKEN, at_most: int = ALL) -> list[Glimpse]:
+    async def once(self, *, start: int = FIRST_TOKEN, at_most: int = ALL) -> list[Glimpse]:
         """Rows of one transaction among the next ``at_most`` rows from a token on, around the ring.
 
         A table that has fewer rows is read whole, by any start.
         """
-        rows = self._session.run(statements.LIST_SINKS, (start, at_most))
+        rows = await self._session.run(statements.LIST_SINKS, (start, at_most))
         if start > FIRST_TOKEN and len(rows) < at_most:
-            rows += self._session.run(statements.LIST_SINKS, (FIRST_TOKEN, at_most - len(rows)))
+            rows += await self._session.run(
+                statements.LIST_SINKS, (FIRST_TOKEN, at_most - len(rows))
+            )
         found = {
             row.sink_id: Glimpse(
                 sink_id=row.sink_id,
@@ -91,16 +93,15 @@ class Sinks:
         }
         return list(found.values())
 
-    def every(self) -> Iterator[tuple[str, LaneId]]:
-        """Yield (sink id, lane) of all sinks that one replica knows, by a scan of the table."""
-        for row in self._session.run(statements.GLANCE_SINKS, ()):
-            if row.lane is not None:
-                yield row.sink_id, LaneId(row.lane)
+    async def every(self) -> list[tuple[str, LaneId]]:
+        """(Sink id, lane) of all sinks that one replica knows, by a scan of the table."""
+        rows = await self._session.run(statements.GLANCE_SINKS, ())
+        return [(row.sink_id, LaneId(row.lane)) for row in rows if row.lane is not None]
 
-    def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
+    async def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """CAS from no row; it comes before any bucket names the sink (design 8)."""
-        ref = self._store_list(sink_id, row.listed)
-        return self._sender.send(
+        ref = await self._store_list(sink_id, row.listed)
+        return await self._sender.send(
             statements.INSERT_SINK,
             (sink_id,),
             row,
@@ -109,15 +110,15 @@ class Sinks:
             read=lambda: self.read(sink_id),
         )
 
-    def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
+    async def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
         """CAS for the commit point, an abort or a registration (I7).
 
         It deletes the list that nothing names afterwards: the old row's; or, if the CAS was refused
         and so cannot happen any more, the new one's [T19].
         """
-        former = self._list_id(sink_id, old)
-        ref = self._store_list(sink_id, row.listed)
-        outcome = self._sender.send(
+        former = await self._list_id(sink_id, old)
+        ref = await self._store_list(sink_id, row.listed)
+        outcome = await self._sender.send(
             statements.UPDATE_SINK,
             (sink_id,),
             row,
@@ -126,25 +127,27 @@ class Sinks:
             read=lambda: self.read(sink_id),
         )
         if isinstance(outcome, Applied):
-            self._drop_list(sink_id, former)
+            await self._drop_list(sink_id, former)
         elif isinstance(outcome, Refused):
-            self._drop_list(sink_id, ref.list_id)
+            await self._drop_list(sink_id, ref.list_id)
         return outcome
 
-    def delete(self, sink_id: str, old: Stored[SinkRow]) -> None:
+    async def delete(self, sink_id: str, old: Stored[SinkRow]) -> None:
         """Remove the row of a sink for one transaction, as it was read."""
-        former = self._list_id(sink_id, old)
-        if self._sender.delete(statements.DELETE_SINK, (sink_id,), before=old.version):
-            self._drop_list(sink_id, former)
+        former = await self._list_id(sink_id, old)
+        if await self._sender.delete(statements.DELETE_SINK, (sink_id,), before=old.version):
+            await self._drop_list(sink_id, former)
 
-    def lists(self) -> dict[str, set[UUID]]:
+    async def lists(self) -> dict[str, set[UUID]]:
         """The ids of all lists that have rows of their own, by sink: a scan of the whole table."""
         found: dict[str, set[UUID]] = defaultdict(set)
-        for row in self._session.run(statements.LIST_SINK_LISTS, ()):
+        for row in await self._session.run(statements.LIST_SINK_LISTS, ()):
             found[row.sink_id].add(row.list_id)
         return found
 
-    def drop_lists(self, sink_id: str, stored: Stored[SinkRow] | None, ids: Iterable[UUID]) -> int:
+    async def drop_lists(
+        self, sink_id: str, stored: Stored[SinkRow] | None, ids: Iterable[UUID]
+    ) -> int:
         """Delete the lists among these that the row does not name; return how many.
 
         Whoever has stored one of them may be about to name it, by a CAS on the row as it was then.
@@ -155,46 +158,46 @@ class Sinks:
         """
         unnamed: set[UUID | None] = set(ids)
         if stored is not None:
-            former = self._list_id(sink_id, stored)
+            former = await self._list_id(sink_id, stored)
             if unnamed <= {former}:
                 return 0
-            if not isinstance(self.update(sink_id, stored, stored.value), Applied):
+            if not isinstance(await self.update(sink_id, stored, stored.value), Applied):
                 return 0
             unnamed.discard(former)
         for list_id in unnamed:
-            self._drop_list(sink_id, list_id)
+            await self._drop_list(sink_id, list_id)
         return len(unnamed)
 
-    def _read(self, statement: Statement, sink_id: str) -> Stored[SinkRow] | None:
-        row = self._session.one(statement, (sink_id,))
+    async def _read(self, statement: Statement, sink_id: str) -> Stored[SinkRow] | None:
+        row = await self._session.one(statement, (sink_id,))
         while row is not None and row.writer is not None:
             try:
-                return Stored(value=self._decode(row, sink_id), version=Version.of_row(row))
+                return Stored(value=await self._decode(row, sink_id), version=Version.of_row(row))
             except RowCorrupt:
                 # The row has moved on since we read it, so its long list was deleted. The list of a
                 # row that still exists is never taken for an empty one (I7) [T19].
-                again = self._session.one(statement, (sink_id,))
+                again = await self._session.one(statement, (sink_id,))
                 if again is not None and again.writer == row.writer:
                     raise
                 row = again
         return None
 
-    def _list_id(self, sink_id: str, stored: Stored[SinkRow]) -> UUID | None:
+    async def _list_id(self, sink_id: str, stored: Stored[SinkRow]) -> UUID | None:
         """The id of a read row's list, if the list has rows of its own; such lists are rare."""
         if len(_encode_list(stored.value.listed)) <= LIST_IN_ROW_BYTES:
             return None
-        row = self._session.one(statements.READ_SINK, (sink_id,))
+        row = await self._session.one(statements.READ_SINK, (sink_id,))
         is_same = row is not None and row.writer == stored.version.writer
         return row.list_id if row is not None and is_same else None
 
-    def _drop_list(self, sink_id: str, list_id: UUID | None) -> None:
+    async def _drop_list(self, sink_id: str, list_id: UUID | None) -> None:
         """Delete a list once, ignoring failures: the row has decided, and a full repair sweeps."""
         with suppress(CassieqError):
             if list_id is None:
                 return
-            self._session.attempt(statements.DROP_SINK_LIST, (sink_id, list_id))
+            await self._session.attempt(statements.DROP_SINK_LIST, (sink_id, list_id))
 
-    def _store_list(self, sink_id: str, listed: BucketList) -> _ListRef:
+    async def _store_list(self, sink_id: str, listed: BucketList) -> _ListRef:
         encoded = _encode_list(listed)
         if len(encoded) <= LIST_IN_ROW_BYTES:
             return _ListRef(inline=encoded, list_id=None, parts=0, digest=None)
@@ -203,7 +206,7 @@ class Sinks:
             encoded[at : at + LIST_IN_ROW_BYTES] for at in range(0, len(encoded), LIST_IN_ROW_BYTES)
         ]
         for number, part in enumerate(parts):
-            self._session.run(statements.WRITE_SINK_LIST, (sink_id, list_id, number, part))
+            await self._session.run(statements.WRITE_SINK_LIST, (sink_id, list_id, number, part))
         return _ListRef(
             inline=None,
             list_id=list_id,
@@ -211,10 +214,10 @@ class Sinks:
             digest=hashlib.sha256(encoded).digest(),
         )
 
-    def _load_list(self, row: Any, sink_id: str) -> BucketList:
+    async def _load_list(self, row: Any, sink_id: str) -> BucketList:
         if row.list_id is None:
             return BucketList() if row.list is None else _decode_list(row.list)
-        rows = self._session.run(statements.READ_SINK_LIST, (sink_id, row.list_id))
+        rows = await self._session.run(statements.READ_SINK_LIST, (sink_id, row.list_id))
         encoded = b"".join(part.data for part in rows)
         if len(rows) != row.list_parts or hashlib.sha256(encoded).digest() != row.list_hash:
             raise RowCorrupt(
@@ -223,14 +226,14 @@ class Sinks:
             )
         return _decode_list(encoded)
 
-    def _decode(self, row: Any, sink_id: str) -> SinkRow:
+    async def _decode(self, row: Any, sink_id: str) -> SinkRow:
         try:
             return SinkRow(
                 lane=LaneId(row.lane),
                 changed_us=row.changed_us,
                 epoch=row.epoch,
                 last=row.last_batch,
-                listed=self._load_list(row, sink_id),
+                listed=await self._load_list(row, sink_id),
                 query_id=row.query_id,
                 checkpoint=row.checkpoint,
                 run=row.run,

@@ -7,7 +7,6 @@ message in it may be handed out is decided by its lease alone (I2).
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -82,48 +81,44 @@ class _Bucket:
 
 
 class Unread:
-    """What one client keeps of the buckets of all its lanes. Thread-safe."""
+    """What one client keeps of the buckets of all its lanes."""
 
     def __init__(self, *, clock: Callable[[], Clock]) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._size = 0
         self._buckets: OrderedDict[Place, _Bucket] = OrderedDict()
 
     def keep(self, place: Place, chunks: Iterable[ChunkRow]) -> None:
         """Keep these as far as there is room: the oldest buckets make some, then what is last."""
         now = self._clock().monotonic()
-        with self._lock:
-            for chunk in chunks:
-                bucket = self._buckets.setdefault(place, _Bucket())
-                bucket.kept_at = now
-                self._size += bucket.add(chunk)
-            if place in self._buckets:
-                self._buckets.move_to_end(place)
-            while self._buckets:
-                oldest, bucket = next(iter(self._buckets.items()))
-                if self._size <= UNREAD_BYTES and now - bucket.kept_at < UNREAD_FOR_S:
-                    break
-                self._size -= bucket.remove(-1)
-                self._drop_if_empty(oldest)
+        for chunk in chunks:
+            bucket = self._buckets.setdefault(place, _Bucket())
+            bucket.kept_at = now
+            self._size += bucket.add(chunk)
+        if place in self._buckets:
+            self._buckets.move_to_end(place)
+        while self._buckets:
+            oldest, bucket = next(iter(self._buckets.items()))
+            if self._size <= UNREAD_BYTES and now - bucket.kept_at < UNREAD_FOR_S:
+                break
+            self._size -= bucket.remove(-1)
+            self._drop_if_empty(oldest)
 
     def take(self, place: Place, runs: Runs) -> list[ChunkRow] | None:
         """The chunks that hold these messages; None unless all of them are here.
 
         A chunk whose last message is asked for is forgotten: ids are handed out in ascending order.
         """
-        with self._lock:
-            bucket = self._buckets.get(place)
-            found = None if bucket is None else bucket.of(runs)
+        bucket = self._buckets.get(place)
+        found = None if bucket is None else bucket.of(runs)
         self.forget(place, runs)
         return found
 
     def forget(self, place: Place, runs: Runs) -> None:
         """These messages were read: forget chunks of which the last one is among them."""
-        with self._lock:
-            if place in self._buckets:
-                self._size -= self._buckets[place].forget(runs)
-                self._drop_if_empty(place)
+        if place in self._buckets:
+            self._size -= self._buckets[place].forget(runs)
+            self._drop_if_empty(place)
 
     def _drop_if_empty(self, place: Place) -> None:
         if not self._buckets[place].firsts:
