@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +31,7 @@ KEYSPACE = "cassieq"
 HEAP = "1g"
 CONSUMERS = 16
 PREFETCH = 1_000
+THREADS = 64
 BUCKET = 10_000
 BODY_BYTES = 96
 AT_ONCE = 10_000
@@ -99,6 +101,7 @@ class Programs:
         costs: dict[str, Counter[str]] = {}
         for side, work in {
             "put": self._put_singly,
+            "put_together": self._put_by_threads,
             "one": lambda queue: self._cycles(queue, 1),
             "hundred": lambda queue: self._cycles(queue, 100),
             "load": self._load,
@@ -135,6 +138,7 @@ class Programs:
     def count(self, side: str) -> int:
         """Messages of a side."""
         few = {"put": self.singles, "one": self.singles, "hundred": 100 * (self.singles // 10)}
+        few["put_together"] = THREADS * (self.singles // 10)
         return few.get(side, self.messages)
 
     def _timed(
@@ -154,6 +158,10 @@ class Programs:
     def _put_singly(self, queue: cassieq.Queue) -> None:
         for body in self._bodies[: self.singles]:
             queue.put(body)
+
+    def _put_by_threads(self, queue: cassieq.Queue) -> None:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(queue.put, self._bodies[: self.count("put_together")]))
 
     def _cycles(self, queue: cassieq.Queue, at_once: int) -> None:
         cycles = self.singles if at_once == 1 else self.singles // 10

@@ -112,7 +112,7 @@ class Queue:
     @property
     def dropped(self) -> int:
         """How many buckets of ordinary messages repair has dropped for good."""
-        return portal.run(self.queue._known_lane.read_pointers()).repair  # noqa: SLF001 - what it is about
+        return portal.run(self.queue._lane.read_pointers()).repair  # noqa: SLF001 - what it is about
 
     def _timed(self, name: str, into: Side, act: Callable[[], object]) -> None:
         counts = self._client._session.counts  # noqa: SLF001 - its statements

@@ -9,10 +9,10 @@ from cassieq_spark.interpreter import name_for_spark
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.client import AsyncClient
-    from cassieq_spark.aio.connect import connect_async
     from cassieq_spark.aio.consumer import AsyncConsumer
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.client import Client, connect
+    from cassieq_spark.client import Client
+    from cassieq_spark.connecting import connect, connect_async
     from cassieq_spark.errors import (
         CassieqError,
         PutAmbiguous,
@@ -87,10 +87,10 @@ __all__ = [
 
 _HOMES = {
     "aio.client": ("AsyncClient",),
-    "aio.connect": ("connect_async",),
     "aio.consumer": ("AsyncConsumer",),
     "aio.queue": ("AsyncQueue",),
-    "client": ("Client", "connect"),
+    "client": ("Client",),
+    "connecting": ("connect", "connect_async"),
     "errors": (
         "CassieqError",
         "PutAmbiguous",

@@ -1,6 +1,6 @@
-"""Give time as an argument: cluster time in µs, monotonic seconds, and waiting (G6).
+"""Pass time as an argument: cluster time in µs, monotonic seconds, and waiting (G6).
 
-Open it for questions about clocks: how nodes are measured, and what a wrong clock can do.
+Read this module for how nodes' clocks are measured, and what a wrong clock can do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 MEASURE_EVERY_S: Final = 60.0
-"""Clocks drift apart by some milliseconds in that time; a re-claim leaves 250 of them (G6)."""
+"""The time between measurements: clocks drift apart by milliseconds; a re-claim leaves 250 (G6)."""
 
 RETRY_AFTER_S: Final = 1.0
 """The pause after a measurement that too few nodes answered."""
@@ -30,23 +30,27 @@ UNSURE_EVERY_S: Final = 5.0
 """The pause after a measurement in which no majority of the nodes agreed."""
 
 JUMP_US: Final = 100_000
-"""If wall and monotonic time differ by this, one clock was set, or the machine has slept."""
+"""The most that wall and monotonic time may differ; above it, a clock was set or the machine
+slept."""
 
 WIDEST_US: Final = 200_000
-"""A node's time is known to within half of this, or not used: two clients that are both wrong by
-that, one to each side, stay below the 250 ms of a re-claim (G6) [T7]."""
+"""The widest span of a node's time that is used: the time is then known to within half of this.
+Two clients that are both wrong by that, one to each side, stay below the 250 ms of a re-claim
+(G6) [T7]."""
 
 PATIENCE_S: Final = 10.0
-"""How long the first measurement asks again: machines may be busy, or nodes away for a moment."""
+"""The limit of the first measurement's retries: machines may be busy, or nodes away for a
+moment."""
 
 AWAY_AFTER_S: Final = 1.0
-"""If all nodes that answer agree, and are half of all, it waits no longer for the others."""
+"""The time after which the first measurement ends, if at least half of the nodes answer, and
+agree."""
 
 _ROUNDS: Final = 5
 _PAUSE_S: Final = 0.05
 _STEPPED_US: Final = 10_000
 
-# Time counts while the machine is suspended, too: a lease has run out meanwhile [T13].
+# Monotonic time that goes on while the machine is suspended: leases run out meanwhile [T13].
 _STEADY: Final[int | None] = (
     time.CLOCK_MONOTONIC if sys.platform == "darwin" else getattr(time, "CLOCK_BOOTTIME", None)
 )
@@ -61,13 +65,13 @@ class Clock(Protocol):
         """Microseconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an unspecified moment; they never go back."""
 
     def wait(self, seconds: float) -> None:
-        """Return after this many seconds; at once for none or less. It blocks its thread."""
+        """Block the thread for this many seconds; return at once for 0 or less."""
 
     async def sleep(self, seconds: float) -> None:
-        """As `wait`, in an event loop: the task waits, and others go on."""
+        """Suspend the task for this many seconds; the event loop goes on."""
 
 
 class SystemClock:
@@ -78,7 +82,7 @@ class SystemClock:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """See `Clock`; goes on while the machine is suspended, where it can."""
+        """See `Clock`; time goes on while the machine is suspended, where that is possible."""
         return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
     def wait(self, seconds: float) -> None:
@@ -95,7 +99,7 @@ class Reading:
     """The time that a node reported, in µs since the epoch.
 
     Attributes:
-        sent_s, back_s: When it was asked and had answered, by our monotonic clock.
+        sent_s, back_s: The times of the question and of the answer, by our monotonic clock.
     """
 
     node: str
@@ -106,7 +110,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The answers to one question to all nodes that are asked for their time.
+    """The answers to one question that was sent to all nodes.
 
     Attributes:
         silent: The nodes that did not answer.
@@ -117,7 +121,7 @@ class Answers:
 
 
 class Ask(Protocol):
-    """Asks nodes of the local data centre for their time, once and side by side."""
+    """A function that asks the nodes of the local data centre for their time, all at once."""
 
     def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
         """Ask all nodes except ``but``.
@@ -129,38 +133,38 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The least and the most by which a node's clock is ahead of our monotonic one, in µs."""
+    """The bounds of how far a node's clock is ahead of our monotonic clock, in µs."""
 
     least: float
     most: float
 
     @classmethod
     def of(cls, reading: Reading) -> _Span:
-        """A node reads its clock after the question was sent, and before the answer was back."""
+        """Return the bounds by one answer: the node read its clock between sending and answer."""
         return cls(
             least=reading.there_us - reading.back_s * 1e6,
             most=reading.there_us - reading.sent_s * 1e6,
         )
 
     def narrowed(self, other: _Span) -> _Span:
-        """Narrow it by another answer of the node; its clock may have been set meanwhile."""
+        """Narrow the span by another answer of the node; its clock may have been set meanwhile."""
         both = _Span(least=max(self.least, other.least), most=min(self.most, other.most))
         return other if both.least - both.most > _STEPPED_US else both
 
     @property
     def middle(self) -> float:
-        """The best guess, wrong by half the width at most."""
+        """The best guess. It is wrong by half the width at most."""
         return (self.least + self.most) / 2
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is narrow enough to be used [T7]."""
+        """Whether the span is narrow enough to be used [T7]."""
         return self.most - self.least <= WIDEST_US
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Anchor:
-    """One moment by three clocks, and, by the monotonic one, when to measure again."""
+    """One moment by three clocks, and the monotonic time of the next measurement."""
 
     cluster_us: int
     wall_us: int
@@ -169,14 +173,14 @@ class _Anchor:
 
 
 class ClusterClock:
-    """Cluster time: measured now and then, carried on by this machine's monotonic clock.
+    """Cluster time: measured now and then, and carried on by this machine's monotonic clock.
 
-    It is the median of several nodes' clocks, so that a node whose clock is wrong moves nothing
-    [T7]; each node's is known from all of its answers, at least as well as from its fastest round
-    trip. Two clients whose own clocks are hours apart agree to within the 250 ms of a re-claim.
+    Cluster time is the median of the nodes' clocks, so one node with a wrong clock moves nothing
+    [T7]. All answers of a node narrow down its clock, at least as far as its fastest round trip
+    does. Two clients whose own clocks are hours apart agree to within the 250 ms of a re-claim.
     Setting this machine's clock moves nothing: a client that thought itself an hour ahead for a
-    minute would re-claim leases that live (I2). Not monotonic: a measurement may correct it by
-    milliseconds. Thread-safe; all threads wait for the first measurement only.
+    minute would re-claim live leases (I2). Cluster time is not monotonic: a measurement may correct
+    it by milliseconds. Thread-safe; threads wait for the first measurement only.
     """
 
     def __init__(
@@ -190,14 +194,14 @@ class ClusterClock:
         spawn: Callable[[Callable[[], object]], None] | None = None,
         may_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; nothing is measured before `begin`, or the first `now_us`.
+        """Prepare the clock; `begin` or the first `now_us` measures.
 
         Args:
             tell: Called with the nodes whose clocks are more than a second wrong, and by how many.
             counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
-            left_s: How long the caller may still wait, for the first measurement.
-            spawn: Measures beside, so that `now_us` does not wait; default: it measures itself.
-            may_wait: Whether this thread may wait for the first measurement, with ``spawn``.
+            left_s: The time that the caller may still wait for the first measurement.
+            spawn: Runs a measurement in the background; by default `now_us` measures and waits.
+            may_wait: With ``spawn``: whether this thread may wait for the first measurement.
         """
         self._base = base
         self._ask = ask
@@ -211,7 +215,7 @@ class ClusterClock:
         self._anchor: _Anchor | None = None
 
     def begin(self) -> None:
-        """Measure for the first time. If that fails, `now_us` says so."""
+        """Measure for the first time. If that fails, `now_us` raises the error."""
         try:
             with suppress(CassieqError):
                 self._renewed(None)
@@ -220,7 +224,7 @@ class ClusterClock:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it is not to be used before `settle`: not measured yet, or too long ago."""
+        """Whether callers must `settle` the clock first: it is not measured, or too long ago."""
         anchor = self._anchor
         if anchor is None:
             return not self._has_begun.is_set()
@@ -228,7 +232,7 @@ class ClusterClock:
         return is_old or abs(self._jump_us(anchor)) > JUMP_US
 
     def settle(self) -> None:
-        """Wait until it is measured, or measure it; what fails is said by `now_us`."""
+        """Wait for the first measurement, or renew an old one. `now_us` raises its error."""
         self._has_begun.wait(PATIENCE_S)
         anchor = self._anchor
         if anchor is not None and self.is_in_doubt:
@@ -237,17 +241,17 @@ class ClusterClock:
                     self._anchor = self._measured(anchor, self._base.monotonic())
 
     def keep(self) -> None:
-        """Have it measured beside, if it is time for that."""
+        """Start a measurement in the background, if one is due."""
         anchor = self._anchor
         if anchor is not None and self._is_stale(anchor):
             self._until_renewed(anchor)
 
     def now_us(self) -> int:
-        """Cluster time; first a measurement (five round trips) if the last one is a minute old.
+        """Return cluster time; measure first (five round trips) if the last time is a minute old.
 
         Raises:
-            StoreUnavailable: Too few nodes reported their time, or none fast enough to be of use,
-                and there was no measurement before.
+            StoreUnavailable: There was no measurement before, and too few nodes reported their
+                time, or none fast enough.
         """
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
@@ -270,12 +274,12 @@ class ClusterClock:
         return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
 
     def _jump_us(self, anchor: _Anchor) -> int:
-        """How much further the wall clock went than the monotonic one since then."""
+        """Return how much further the wall clock went than the monotonic clock since the anchor."""
         passed_us = (self._base.monotonic() - anchor.monotonic_s) * 1e6
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _until_renewed(self, old: _Anchor | None) -> _Anchor:
-        """Have it measured beside, and go on with what is known."""
+        """Start a measurement in the background, and go on with the last one meanwhile."""
         if self._spawn is not None and self._measuring.acquire(blocking=False):
             try:
                 self._spawn(partial(self._measure_beside, old))
@@ -301,7 +305,7 @@ class ClusterClock:
         if not self._measuring.acquire(timeout=patience_s):
             if old is None:
                 raise _unknown("too few")
-            return old  # another thread is at it; a minute's drift is no reason to wait
+            return old  # another thread measures; a minute's drift is no reason to wait
         try:
             if self._anchor is None or self._anchor is old:
                 self._anchor = self._measured(old, began_s)
@@ -310,7 +314,7 @@ class ClusterClock:
             self._measuring.release()
 
     def _measured(self, old: _Anchor | None, began_s: float) -> _Anchor:
-        """Ask until a majority agrees; a clock that runs already asks once, and is carried on.
+        """Ask until a majority agrees. A clock that was measured before asks once only.
 
         Args:
             began_s: The caller's patience ends `PATIENCE_S` after this.
@@ -322,7 +326,7 @@ class ClusterClock:
             agreeing = agreeing_of(offsets.values())
             is_sure = agreeing > known // 2
             is_half = len(offsets) >= (known + 1) // 2 > 0
-            # All that answer agree: the others may be down for long.
+            # If all that answer agree, the others may be down for long.
             patience_s = AWAY_AFTER_S if is_half and agreeing == len(offsets) else PATIENCE_S
             if is_sure or old is not None or self._base.monotonic() - began_s >= patience_s:
                 break
@@ -340,7 +344,7 @@ class ClusterClock:
         )
 
     def _ask_nodes(self, spans: dict[str, _Span]) -> int:
-        """Narrow the span of each node by some rounds; return how many nodes there are to ask."""
+        """Narrow the span of each node by some rounds; return the number of nodes there are."""
         silent: frozenset[str] = frozenset()
         for _ in range(_ROUNDS):
             answers = self._ask(self._base.monotonic, silent)
@@ -354,11 +358,11 @@ class ClusterClock:
         return len(silent | spans.keys())
 
     def _carried_on(self, old: _Anchor) -> _Anchor:
-        """Go on by our own clock when too few nodes answer: one of theirs may be the wrong one.
+        """Go on by our own clock when too few nodes answer: one of them may be the wrong one.
 
-        If it stood still while the machine slept, it is put forward by the wall clock: a holder
-        must not think that its lease lives on [T13]. It cannot re-claim another's lease by that,
-        for it reaches nobody, and measures anew as soon as it does.
+        If our clock stood still while the machine slept, the wall clock puts it forward: a holder
+        must not think that its lease lives on [T13]. The client cannot re-claim another's lease by
+        that: it reaches no node, and measures anew as soon as it does.
         """
         slept_us = 0 if self._counts_sleep else self._jump_us(old)
         slept_us = slept_us if slept_us > JUMP_US else 0

@@ -1,25 +1,26 @@
-"""Keep log records of an event loop, which must not wait for a program's log handlers."""
+"""Defer log records of the event loop, which must not wait for a program's log handlers."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
+import traceback
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Callable, Mapping
 
 DEFERRED_S: Final = 0.1
-"""How long a deferred record waits for a call that ends and writes it."""
+"""The time that a deferred record waits for a call that ends and writes it."""
 
 
 class _Deferring:
-    """Records of a thread that must not wait for a program's log handlers.
+    """Log records of a thread that must not wait for a program's log handlers.
 
-    They are written by whoever is next to call `write_deferred`, or by a thread, a moment later.
+    The next call of `write_deferred` writes them, or a thread does a moment later.
     """
 
     def __init__(self) -> None:
@@ -57,13 +58,17 @@ class _Deferring:
         self._has_some.set()
 
     def write(self) -> None:
-        """Write what was kept."""
+        """Write the records that were kept."""
         while self._records:
             try:
                 logger, record = self._records.popleft()
             except IndexError:
-                return  # another thread is at it
-            logger.handle(record)
+                return  # another thread writes them
+            try:
+                logger.handle(record)
+            except Exception:  # noqa: BLE001 - a program's handler ends no call, and no thread
+                if logging.raiseExceptions:
+                    traceback.print_exc()
 
     def _write(self) -> None:
         while True:
@@ -77,15 +82,15 @@ kept: Final = _Deferring()
 
 
 def log_of(logger: logging.Logger) -> Callable[..., None]:
-    """``logger.log``, or what keeps a record of this thread for later."""
+    """Return ``logger.log``, or in a deferring thread a function that keeps the record."""
     return partial(kept.log, logger) if threading.get_ident() == kept.thread else logger.log
 
 
 def defer_here() -> None:
-    """Defer the records of this thread: an event loop, which a handler would hold up."""
+    """Defer the records of this thread: it runs an event loop, which a handler would hold up."""
     kept.begin()
 
 
 def write_deferred() -> None:
-    """Write records that were deferred, if there are some."""
+    """Write the records that were deferred."""
     kept.write()

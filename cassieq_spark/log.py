@@ -1,6 +1,6 @@
 """Log structured events on stdlib ``logging``: stable event names, fields as ``extra``.
 
-This is a library inside other people's drivers and executors: their handlers and levels apply.
+This library runs inside other people's drivers and executors: their handlers and levels apply.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cassieq_spark import deferred
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event name; never renamed after a release."""
+    """One event name; it is never renamed after a release."""
 
     level: int
     meaning: str
@@ -377,12 +377,12 @@ EVENTS: Final[dict[str, Event]] = {
 
 
 def get_logger(layer: str) -> logging.Logger:
-    """The logger ``cassieq_spark.<layer>``."""
+    """Return the logger ``cassieq_spark.<layer>``."""
     return logging.getLogger(f"cassieq_spark.{layer}")
 
 
 def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
-    """Log one event; ``fields`` are in the text and as attribute ``fields`` of the record.
+    """Log one event; ``fields`` are in the text and in the attribute ``fields`` of the record.
 
     Raises:
         KeyError: The name is not in `EVENTS`: a mistake in this package.

@@ -1,8 +1,8 @@
-"""Count what this process does, since it began. Every counter is here, with its unit in its name.
+"""Count what this process has done since it began. Every counter is here, with a unit in its name.
 
-Look here for what is counted. What a queue holds is asked from its tables, never from a counter
-that could drift from them. These are plain numbers, which `exporter` hands to prometheus_client:
-Spark's workers must not import that, and programs read them here (ADR 28).
+The contents of queues are read from their tables, never from a counter that could drift. Counters
+are plain numbers, which `exporter` hands to prometheus_client: Spark's workers must not import
+that, and programs read the numbers here (ADR 28).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Final, TypeVar
 T = TypeVar("T", "Counter", "LabelledCounter")
 
 PREFIX: Final = "cassieq_"
-"""The names in Prometheus begin with this."""
+"""The prefix of all names in Prometheus."""
 
 MOST_TEXTS: Final = 10_000
-"""The most texts that a label has in one process: those that were counted last. A process that sees
-ever new queues must not grow for ever."""
+"""The most texts of a label in one process, by last use. A process that sees ever new queues
+must not grow for ever."""
 
 OTHERS: Final = "(others)"
-"""Has the counts of all other texts: sums only grow. They move there at once, so it is no rate."""
+"""The text that takes over the counts of dropped texts, so that sums only grow. They move there
+at once: do not read it as a rate."""
 
 
 QUEUE: Final = "queue"
@@ -73,26 +74,26 @@ class LabelledCounter:
                 self._others += self._values.popitem(last=False)[1]
 
     def forget(self, text: str) -> None:
-        """What has this text is gone: its count goes to `OTHERS`."""
+        """Move the count of this text to `OTHERS`: its subject is gone."""
         with self._lock:
             self._others += self._values.pop(text, 0)
 
     @property
     def values(self) -> dict[str, int]:
-        """The counts by the label's text, since the process began."""
+        """Return the counts by the label's text, since the process began."""
         with self._lock:
             others = {OTHERS: self._others} if self._others else {}
             return {**self._values, **others}
 
     @property
     def value(self) -> int:
-        """The count of all of them since the process began."""
+        """The sum of all counts since the process began."""
         return sum(self.values.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A metric that exists only where a process exports metrics, see `exporter`.
+    """A metric that exists only where a process exports metrics, by `exporter`.
 
     Attributes:
         name: Without `PREFIX`.
@@ -107,7 +108,7 @@ class Family:
 
     @property
     def exported(self) -> str:
-        """Its name in Prometheus."""
+        """The name in Prometheus."""
         return PREFIX + self.name
 
 
@@ -130,17 +131,17 @@ def _declare(counter: T) -> T:
 
 
 def every_counter() -> tuple[Counter | LabelledCounter, ...]:
-    """All counters, for the reference and for exporters."""
+    """Return all counters, for the reference and for exporters."""
     return tuple(_ALL.values())
 
 
 def counted_queues() -> set[str]:
-    """The queues that have counts of their own."""
+    """Return the queues that have counts of their own."""
     return {name for one in _of_queues() for name in one.values if name != OTHERS}
 
 
 def forget_queue(name: str) -> None:
-    """A queue is gone: its counts go to `OTHERS`."""
+    """Move the counts of a queue that is gone to `OTHERS`."""
     for counter in _of_queues():
         counter.forget(name)
 
@@ -151,7 +152,7 @@ def _of_queues() -> list[LabelledCounter]:
 
 
 def snapshot() -> dict[str, int]:
-    """All counters by name, and each count of a labelled one as ``name{text}``."""
+    """Return all counters by name, and each count of a labelled one as ``name{text}``."""
     found: dict[str, int] = {}
     for counter in _ALL.values():
         found[counter.name] = counter.value
@@ -219,7 +220,7 @@ HTTP_REFUSED: Final = _declare(
     )
 )
 
-# --- what the leader counts in all queues, see `exporter.scan` ------------------------------------
+# --- the leader's counts of all queues, see `exporter.scan` ---------------------------------------
 
 QUEUE_MESSAGES: Final = Family(
     name="queue_messages",
@@ -328,12 +329,12 @@ LONG_POLLS: Final = Family(
 CLIENT_CALLS: Final = Family(
     name="client_calls",
     kind="gauge",
-    meaning="Calls of the client that run or wait for one of the threads.",
+    meaning="Calls of the client that are under way or wait for their turn.",
 )
-CLIENT_THREADS: Final = Family(
-    name="client_threads", kind="gauge", meaning="Threads for calls of the client: --threads."
+CLIENT_CALLS_LIMIT: Final = Family(
+    name="client_calls_limit", kind="gauge", meaning="Calls of the client at once: --calls."
 )
 OF_GATEWAYS: Final = (
     HTTP_DURATION, HTTP_ERRORS, HTTP_ENTRY_ERRORS, HTTP_IN_FLIGHT, LONG_POLLS, CLIENT_CALLS,
-    CLIENT_THREADS,
+    CLIENT_CALLS_LIMIT,
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""`Recent` keeps what was used last of something there are ever more of, such as queues.
+"""`Recent` keeps the most recently used values of a kind that is ever growing, such as queues.
 
-What is in use is never made twice: as long as anybody holds a value, it is found under its key. So
-whatever is dropped here is at rest, and only what it has learned is lost: the next one is made as
-in a program that has just begun.
+A value that is in use is never made twice: as long as somebody holds it, it is found under its key.
+So only idle values are dropped, and only what they have learned is lost: the next value starts as
+in a new program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values by key: what anybody holds, and the ``most`` that were used last. Thread-safe."""
+    """Values by key: those in use anywhere, and the ``most`` that were used last. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -29,16 +29,16 @@ class Recent(Generic[K, V]):
         self._last: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """The value under a key, which is used by this; None: it is not known."""
+        """Return the value under a key, and mark it as used; None if there is none."""
         with self._lock:
             found = self._held.get(key)
             return None if found is None else self._use(key, found)
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """The value under a key, which is used by this; one that ``make`` returns if there is none.
+        """Return the value under a key, and mark it as used; ``make`` makes it if there is none.
 
         Args:
-            make: It must be quick: others wait meanwhile.
+            make: It must be quick: other threads wait meanwhile.
         """
         with self._lock:
             found = self._held.get(key)
@@ -47,19 +47,19 @@ class Recent(Generic[K, V]):
             return self._use(key, found)
 
     def keep(self, key: K, value: V) -> V:
-        """Put a value in the place of the one under its key, if there is one; return it."""
+        """Store a value under its key, in place of any other; return it."""
         with self._lock:
             self._held[key] = value
             return self._use(key, value)
 
     def forget(self, key: K) -> None:
-        """Forget the value under a key: what it is about is gone. Whoever holds it may go on."""
+        """Forget the value under a key, because its subject is gone. Its holders may go on."""
         with self._lock:
             self._held.pop(key, None)
             self._last.pop(key, None)
 
     def values(self) -> list[V]:
-        """All values that are kept here or held anywhere."""
+        """Return all values that are kept here or held anywhere."""
         with self._lock:
             return list(self._held.values())
 

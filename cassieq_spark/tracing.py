@@ -1,8 +1,8 @@
-"""Trace verbs and requests by OpenTelemetry, in a program that has set it up; else at no cost.
+"""Trace verbs and requests by OpenTelemetry, in a program that has set it up; otherwise at no cost.
 
-A program that exports spans has imported the API. In all others nothing is imported for this, and a
-verb pays for one look into `sys.modules`. The context goes along with a message, as the header
-``traceparent`` of W3C Trace Context. Spans have the attributes of OpenTelemetry's messaging
+A program that exports spans has imported the API. In all other programs this module imports
+nothing, and a verb pays for one look into `sys.modules`. The context travels with a message, as the
+header ``traceparent`` of W3C Trace Context. Spans have the attributes of OpenTelemetry's messaging
 conventions, and never a body, a receipt or a key.
 """
 
@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -32,7 +40,7 @@ PARENT: Final = "traceparent"
 """The header of a message that carries the context of its put."""
 
 MOST_LINKS: Final = 128
-"""The most links of a span: what an SDK keeps by default."""
+"""The most links of a span: an SDK keeps as many by default."""
 
 _SERVER_FAULT: Final = 500
 
@@ -63,10 +71,10 @@ def is_on() -> bool:
 
 @contextmanager
 def sending(queue: str, given: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
-    """A span around a put; yields headers to add to the messages, none if nothing is recorded.
+    """Open a span around a put; yield headers to add to the messages, none if nothing is recorded.
 
     Args:
-        given: The messages' own headers. What they carry already is linked, and stays theirs.
+        given: The messages' own headers. A context that they carry already is linked, and kept.
     """
     if not is_on():
         yield {}
@@ -78,16 +86,16 @@ def sending(queue: str, given: Sequence[Mapping[str, str]]) -> Iterator[Mapping[
         yield _carrier(span)
 
 
-def received(queue: str, get: Callable[[], list[M]]) -> list[M]:
-    """Get messages; a span for it is made if there are some, with links to their puts.
+async def received(queue: str, get: Awaitable[list[M]]) -> list[M]:
+    """Get messages, and make a span with links to their puts if there are some.
 
-    It is made afterwards: links are known then, and a poll that finds nothing leaves none.
+    The span is made afterwards: links are known then, and a poll that finds nothing leaves none.
     """
     if not is_on():
-        return get()
+        return await get
     began_us = SystemClock().now_us()
     try:
-        found = get()
+        found = await get
     except CassieqError as error:
         _end_receive(queue, began_us, [], error)
         raise
@@ -96,20 +104,21 @@ def received(queue: str, get: Callable[[], list[M]]) -> list[M]:
     return found
 
 
-def settles(
-    operation: str,
-) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Decorate a verb of a queue's handle that says what became of messages: a span around it."""
+Verb = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
-    def decorate(verb: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+
+def settles(operation: str) -> Callable[[Verb[S, P, R]], Verb[S, P, R]]:
+    """Decorate a verb of a queue's handle that settles messages: open a span around it."""
+
+    def decorate(verb: Verb[S, P, R]) -> Verb[S, P, R]:
         @functools.wraps(verb)
-        def outer(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def outer(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             if not is_on():
-                return verb(self, *args, **kwargs)
+                return await verb(self, *args, **kwargs)
             given = args[0] if args else None
             count = len(given) if isinstance(given, list | tuple) else 1
             with settling(operation, self.name, count):
-                return verb(self, *args, **kwargs)
+                return await verb(self, *args, **kwargs)
 
         return outer
 
@@ -120,7 +129,7 @@ def settles(
 def settling(
     operation: str, queue: str, count: int, asked_in: Iterable[SpanContext] = ()
 ) -> Iterator[None]:
-    """A span around what settles messages.
+    """Open a span around an operation that settles messages.
 
     Args:
         asked_in: The spans in which a program asked for it, if it is done later, in the background.
@@ -138,7 +147,7 @@ def settling(
 
 
 def current() -> SpanContext | None:
-    """The context of the program's own span, if there is one that is recorded."""
+    """Return the context of the program's own span, if there is one that is recorded."""
     if not is_on():
         return None
     from opentelemetry import trace  # noqa: PLC0415 - as above
@@ -148,7 +157,7 @@ def current() -> SpanContext | None:
 
 
 def failed(kind: type[CassieqError]) -> None:
-    """Say that what the current span is around has failed, where no error is raised."""
+    """Mark the current span as failed, where no error is raised."""
     if not is_on():
         return
     from opentelemetry import trace  # noqa: PLC0415 - as above
@@ -162,19 +171,10 @@ def failed(kind: type[CassieqError]) -> None:
 # --- what a message carries -----------------------------------------------------------------------
 
 
-def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers of a message that is put for the current span, with its context."""
-    if not is_on():
-        return headers
-    from opentelemetry import trace  # noqa: PLC0415 - as above
-
-    return with_context(headers, _carrier(trace.get_current_span()), tag=None)
-
-
 def with_context(
     headers: Mapping[str, str], context: Mapping[str, str], *, tag: str | None
 ) -> Mapping[str, str]:
-    """Headers with a context, unless they have their own, or would become too large."""
+    """Return the headers with a context, unless they have one or would become too large."""
     if not context or PARENT in headers:
         return headers
     found = {**context, **headers}
@@ -184,28 +184,17 @@ def with_context(
     return found if size <= MAX_EXTRA_BYTES else headers
 
 
-def link_current(messages: Sequence[_Received]) -> None:
-    """Link the current span to the puts of messages."""
-    if messages and is_on():
-        from opentelemetry import trace  # noqa: PLC0415 - as above
-
-        span = trace.get_current_span()
-        if span.is_recording():
-            for context in _contexts([one.headers for one in messages]):
-                span.add_link(context)
-
-
 # --- requests -------------------------------------------------------------------------------------
 
 
 class Request:
-    """The span of a request at a door, if spans are on."""
+    """The span of a request to a gateway, if spans are on."""
 
     def __init__(self, span: Span | None) -> None:
         self._span = span
 
     def end(self, *, door: str, operation: str, status: int, code: str | None) -> None:
-        """Say what it was, and how it has ended; status 0: its client has gone."""
+        """End the span with its name and outcome; status 0 means that the client has gone."""
         span = self._span
         if span is None or not span.is_recording():
             return
@@ -224,7 +213,7 @@ class Request:
 
 @contextmanager
 def request(method: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Request]:
-    """A span around a request, below that of its caller, if its headers name one."""
+    """Open a span around a request, as a child of its caller's if its headers name one."""
     if not is_on():
         yield Request(None)
         return
@@ -258,7 +247,7 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 def _span(
     operation: str, kind: SpanKind, links: list[Link], attributes: dict[str, Any]
 ) -> Iterator[Span]:
-    """A span around the block, with the code of an error that ends it."""
+    """Open a span around the block; record the code of an error that ends it."""
     name = f"{operation} {attributes['messaging.destination.name']}"
     with _tracer().start_as_current_span(
         name, kind=kind, links=links, attributes=attributes
@@ -303,7 +292,7 @@ def _end_receive(
 
 
 def _carrier(span: Span) -> Mapping[str, str]:
-    """The context of a span as headers; none if it is not recorded."""
+    """Return the context of a span as headers; none if it is not recorded."""
     if not span.is_recording():
         return {}
     from opentelemetry.trace import set_span_in_context  # noqa: PLC0415 - as above
@@ -325,7 +314,7 @@ def _extracted(headers: Mapping[str, str]) -> Context:
 
 
 def _contexts(headers: Sequence[Mapping[str, str]]) -> list[SpanContext]:
-    """The contexts that messages carry, each once, and no more than a span may link to."""
+    """Return the distinct contexts that messages carry, at most as many as a span may link to."""
     from opentelemetry import trace  # noqa: PLC0415 - as above
 
     found: dict[str, SpanContext] = {}

@@ -413,7 +413,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T21",
         rule="Dead sets of a row that cannot be read may still be there: the rows of their moves stay.",
-        old="                has_missed = True  # of dead sets, too\n",
+        old="                has_missed = True  # dead sets are missed, too\n",
         new="",
         tests=(
             "tests/node/test_corrupt.py::test_t21_the_row_of_a_move_stays_while_nobody_knows_whether_its_set_is_there",
@@ -880,8 +880,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A rival's seal that has not ended after a second is helped with.",
-        old="            place = 3 if is_young and self._choosing.has_met else 0\n",
-        new="            place = 3 if self._choosing.has_met else 0\n",
+        old="            place = 3 if is_young and chooser.has_met else 0\n",
+        new="            place = 3 if chooser.has_met else 0\n",
         tests=(
             "tests/node/test_choice.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
         ),
@@ -955,6 +955,34 @@ ABLATIONS: Final = (
         old="        if began - block.proven_at <= min(",
         new="        if True or began <= min(",
         tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
+    ),
+    Ablation(
+        mark="P6",
+        rule="Callers whose messages are put together are each told of their own only.",
+        old="one.answer.set_result(found.chosen(range(start, end)))\n",
+        new="one.answer.set_result(found)\n",
+        tests=(
+            "tests/unit/test_together.py::test_p6_each_is_told_what_became_of_its_own_messages",
+            "tests/node/test_together.py::test_p6_what_cannot_be_settled_is_told_to_each_caller_by_its_own_ids",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="What several callers wait for runs under the limits of none of them.",
+        old="    task = asyncio.get_running_loop().create_task(work, context=Context())\n",
+        new="    task = asyncio.get_running_loop().create_task(work)\n",
+        tests=(
+            "tests/unit/test_together.py::test_t5_what_is_shared_runs_under_nobodys_limits_as_long_as_the_last_one_may_wait",
+        ),
+    ),
+    Ablation(
+        mark="T5",
+        rule="A put that is not answered holds up none of those that come later.",
+        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))\n",
+        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, lambda: 0.0)))\n",
+        tests=(
+            "tests/unit/test_together.py::test_t5_a_put_that_is_not_answered_holds_up_no_other",
+        ),
     ),
     Ablation(
         mark="T12",
@@ -1473,8 +1501,13 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A renewal of one bucket is begun, and not waited for before the next.",
-        old="            self.begin(work, item)\n",
-        new="            await self.begin(work, item)\n",
+        old="                for place in by_place:\n                    session.begin(one_bucket, place)\n",
+        new=(
+            "                async def all_of(_: object) -> None:\n"
+            "                    for place in by_place:\n"
+            "                        await one_bucket(place)\n"
+            "                session.begin(all_of, None)\n"
+        ),
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
         ),
@@ -1518,8 +1551,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="An ambiguous claim takes no lease with it that another bucket granted.",
-        old="        except StoreError as error:\n            # One that is ambiguous",
-        new="        except ZeroDivisionError as error:\n            # One that is ambiguous",
+        old="        except StoreError as error:\n            # An ambiguous claim",
+        new="        except ZeroDivisionError as error:\n            # An ambiguous claim",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it",
         ),
@@ -1536,7 +1569,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What cannot be confirmed is given back, uncounted.",
-        old="            await give_back(claimed)  # nobody gets to see them [T22]\n",
+        old="            await give_back(claimed)  # no consumer gets to see them [T22]\n",
         new="            pass\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
@@ -1592,18 +1625,19 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="T24",
-        rule="A consumer that closes waits for its threads after its acks are stored, and not for long.",
+        rule="A consumer that closes waits for its look after its acks are stored, and not for long.",
         old=(
-            "                self._acks.flush(until=until)\n"
+            "                await self.acks.flush(until=until)\n"
             "            finally:\n"
-            "                for thread in self._threads if self._is_started else ():\n"
-            "                    thread.join(max(0.0, until - self._clock.monotonic()))\n"
+            "                if self._looking is not None:\n"
+            "                    left_s = max(0.0, until - self._clock.monotonic())\n"
+            "                    await asyncio.wait([self._looking], timeout=left_s)\n"
         ),
         new=(
-            "                for thread in self._threads if self._is_started else ():\n"
-            "                    thread.join()\n"
+            "                if self._looking is not None:\n"
+            "                    await asyncio.wait([self._looking])\n"
             "            finally:\n"
-            "                self._acks.flush()\n"
+            "                await self.acks.flush()\n"
         ),
         tests=(
             "tests/node/test_slow_replica.py::test_t24_close_stores_acks_first_and_waits_for_no_get_for_long",
@@ -2097,9 +2131,9 @@ ABLATIONS: Final = (
         mark="lanes",
         rule="Once something is claimed, a get ends at the first lane that does not answer.",
         old="""            if not await self._step(lane_id, budget) and self._claimed:
-                return False  # leases run: they do not wait for what does not answer""",
+                return False  # leases run: they do not wait for a lane that does not answer""",
         new="""            if not await self._step(lane_id, budget) and self._order is None:
-                return False  # leases run: they do not wait for what does not answer""",
+                return False  # leases run: they do not wait for a lane that does not answer""",
         tests=(
             "tests/node/test_lanes_away.py::test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer",
         ),
@@ -2492,7 +2526,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="            await give_back(taken)  # nobody gets to see them [T22]\n",
+        old="            await give_back(taken)  # no consumer gets to see them [T22]\n",
         new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
@@ -2502,8 +2536,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T24",
         rule="A consumer that is closed waits for no ack that was under way for long.",
-        old="self._acks.flush(until=until)\n",
-        new="self._acks.flush()\n",
+        old="await self.acks.flush(until=until)\n",
+        new="await self.acks.flush()\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long",
         ),
@@ -2550,8 +2584,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Acks of a bucket that answers are sent at the end beside those of one that does not.",
-        old="        while behind:\n",
-        new="        while behind and not wait(begun, self._left_s(until))[1]:\n",
+        old="            await asyncio.wait([flight])\n",
+        new="            await asyncio.wait([*self._flying.values()])\n",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not",
         ),
@@ -2577,7 +2611,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive takes others in place of what it could not take.",
-        old="                    self._left = before  # others may go in their place\n",
+        old="                    self._left = before  # other messages may go instead\n",
         new="                    pass\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",

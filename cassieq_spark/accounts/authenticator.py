@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.accounts import signature, tokens
+from cassieq_spark.accounts import tokens
 from cassieq_spark.accounts.key_cache import MOST, KeyCache
 from cassieq_spark.accounts.keys import KEY_ID, new_secret
 from cassieq_spark.accounts.tokens import Token
@@ -15,11 +15,9 @@ from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyIn
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
 from cassieq_spark.options.values import Secret
-from cassieq_spark.store import portal
 from cassieq_spark.store.tables.accounts import AccountStatus
 
 if TYPE_CHECKING:
-    from cassieq_spark.accounts.canonical import SignedRequest
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.accounts.signature import Claim
     from cassieq_spark.clock import Clock
@@ -46,9 +44,8 @@ class Authenticator:
     request with an unknown key does the same work as one with a wrong signature: it is checked
     against a secret that nobody has.
 
-    `by_signature` and `by_token` do all of it, and may wait for Cassandra. An event loop takes the
-    same steps itself: it reads the claim, gets the key in a thread unless it is `remembered`, and
-    `proves` the claim.
+    A door reads the claim of a request (`signature.claim_of`, `tokens.read`), gets the key that it
+    names, from the engine's event loop unless it is `remembered`, and lets it prove the claim.
     """
 
     def __init__(self, store: Store, master_key: MasterKey, clock: Clock | None = None) -> None:
@@ -65,33 +62,13 @@ class Authenticator:
         self._lock = threading.Lock()
         self._used_s: OrderedDict[str, float] = OrderedDict()
 
-    def by_signature(self, request: SignedRequest) -> Principal:
-        """Whoever has signed this request with AWS Signature Version 4.
-
-        Raises:
-            AuthenticationFailed: Nobody we know; ``reason`` says more.
-            RequestTimeSkewed: It was signed more than 15 minutes from now.
-            StoreError: The key could not be read.
-        """
-        now_us = self._clock.now_us()
-        return self._waited_for(signature.claim_of(request, now_us=now_us), now_us)
-
-    def by_token(self, text: str) -> Principal:
-        """Whoever shows this bearer token; it may do at most what its key may do now.
-
-        Raises:
-            AuthenticationFailed: The token is not accepted; ``reason`` says more.
-            StoreError: The key could not be read.
-        """
-        return self._waited_for(tokens.read(text), self._clock.now_us())
-
-    def key(self, key_id: str) -> LiveKey | None:
-        """The key of that id, if it is accepted now; it may wait for Cassandra.
+    async def key(self, key_id: str) -> LiveKey | None:
+        """The key of that id, if it is accepted now.
 
         Raises:
             StoreError: The key could not be read.
         """
-        return self._keys.get(key_id) if KEY_ID.fullmatch(key_id) else None
+        return await self._keys.get(key_id) if KEY_ID.fullmatch(key_id) else None
 
     def remembered(self, key_id: str) -> tuple[bool, LiveKey | None]:
         """Whether `key` would answer without waiting, and its answer then."""
@@ -150,24 +127,18 @@ class Authenticator:
                 self._used_s.popitem(last=False)
         return True
 
-    def record_use(self, key_id: str) -> None:
+    async def record_use(self, key_id: str) -> None:
         """Record that a key was used now, if Cassandra answers; nothing depends on it."""
         try:
-            portal.run(self._store.key_uses.record(key_id, self._clock.now_us()))
+            await self._store.key_uses.record(key_id, self._clock.now_us())
         except CassieqError as error:  # least of all the request
             event(_logger, "key_use_not_recorded", key=key_id, error=str(error))
 
-    def _waited_for(self, claim: Claim | Token, now_us: int) -> Principal:
-        found = self.proves(claim, self.key(claim.key_id), now_us=now_us)
-        if self.is_use_due(claim.key_id):
-            self.record_use(claim.key_id)
-        return found
-
-    def _find(self, key_id: str) -> LiveKey | None:
-        row = portal.run(self._store.account_keys.find(key_id))
+    async def _find(self, key_id: str) -> LiveKey | None:
+        row = await self._store.account_keys.find(key_id)
         if row is None or row.is_disabled:
             return None
-        account = portal.run(self._store.accounts.find(row.account))
+        account = await self._store.accounts.find(row.account)
         if (
             account is None
             or account.status is not AccountStatus.ACTIVE

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cassieq_spark.clock import Clock
 
@@ -26,7 +26,9 @@ class KeyCache(Generic[T]):
     known ones.
     """
 
-    def __init__(self, find: Callable[[str], T | None], clock: Clock, *, most: int = MOST) -> None:
+    def __init__(
+        self, find: Callable[[str], Awaitable[T | None]], clock: Clock, *, most: int = MOST
+    ) -> None:
         self._find = find
         self._clock = clock
         self._most = most
@@ -34,7 +36,7 @@ class KeyCache(Generic[T]):
         self._known: OrderedDict[str, tuple[float, T]] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
 
-    def get(self, key_id: str) -> T | None:
+    async def get(self, key_id: str) -> T | None:
         """What is stored under an id, as it was at most ten seconds ago.
 
         Raises:
@@ -45,7 +47,7 @@ class KeyCache(Generic[T]):
         is_remembered, found = self.remembered(key_id)
         if is_remembered:
             return found
-        found = self._find(key_id)
+        found = await self._find(key_id)
         with self._lock:
             self._known.pop(key_id, None)
             self._unknown.pop(key_id, None)

@@ -1,1 +1,1 @@
-"""The queues from asyncio: the synchronous engine in threads, and long polls that share them."""
+"""The asyncio API. Its calls await the engine, which runs in an event loop of its own."""

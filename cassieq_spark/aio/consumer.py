@@ -1,66 +1,41 @@
-"""`AsyncConsumer` hands out the messages of a `Consumer` to tasks."""
+"""`AsyncConsumer` is the asyncio counterpart of `Consumer`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
-from contextvars import Context
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
-from math import inf
-from typing import Final, Self
+from functools import partial
+from typing import Self
 
-from cassieq_spark.aio.calls import Calls
-from cassieq_spark.aio.mirror import documented
-from cassieq_spark.aio.pool import Pool
-from cassieq_spark.errors import CassieqError, UsageError
-from cassieq_spark.log import event, get_logger
+from cassieq_spark.doors import documented
+from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.ahead import Ahead, Ways
 from cassieq_spark.queue.consumer import Consumer
-from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
+from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess
-
-LOOK_S: Final = 1.0
-"""How long a thread waits for a message before it looks whether somebody still wants one."""
-
-_logger = get_logger("aio")
-
-
-@dataclass(eq=False, slots=True)
-class _Getter:
-    answer: asyncio.Future[Message | None]
-    deadline: float
 
 
 class AsyncConsumer(OfOneProcess):
-    """Messages of one queue, got ahead and acked in groups. Tasks of one event loop may share it.
+    """Messages of one queue, prefetched and acked in groups. Tasks of any event loop may share it.
 
     Use it in an ``async with`` block, as `Consumer` in a ``with`` block, and iterate over it with
-    ``async for``: each of several tasks gets other messages. A `get` that is cancelled keeps no
-    message.
+    ``async for``. Several tasks that iterate over it get different messages. A `get` that is
+    cancelled keeps no message.
     """
 
-    def __init__(
-        self, calls: Calls, queue: Queue, make: Callable[[], Consumer], idle_s: float | None
-    ) -> None:
-        self._calls = calls
-        self._queue = queue
-        self._make = make
-        self._idle_s = idle_s
-        self._consumer: Consumer | None = None
-        self._is_closed = False
-        self._getters: deque[_Getter] = deque()
-        self._puller: asyncio.Task[None] | None = None
-        self._giving_back: set[asyncio.Task[None]] = set()
-        # It waits for messages: other calls of the client need not wait for that.
-        self._thread = Pool(1, "cassieq-consumer-get")
+    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+        self._ways = ways
+        self._idle_timeout_s = idle_timeout_s
+        self._ahead: Ahead | None = None
 
     @property
     def stale(self) -> int:
-        """How many acks came too late: their receipts had expired, so they changed nothing."""
-        return self._started.stale
+        """The number of acks that changed nothing, because their receipts had expired."""
+        return self._begun.acks.stale
 
     @documented(Consumer.get)
     async def get(self, wait: float | timedelta | None = None) -> Message | None:
@@ -72,41 +47,27 @@ class AsyncConsumer(OfOneProcess):
 
     async def __anext__(self) -> Message:
         """Return the next message."""
-        message = await self._get(self._idle_s)
+        message = await self._get(self._idle_timeout_s)
         if message is None:
             raise StopAsyncIteration
         return message
 
     @documented(Consumer.ack)
     async def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
-        self._calls.check_place()
-        self._started.ack(messages)  # waits for nothing
+        self._begun.acks.add(self._ways.receipts(messages))  # does not block
 
     @documented(Consumer.flush)
     async def flush(self) -> None:
-        await self._calls.run("flush", self._started.flush)
+        await portal.asked(self._begun.acks.flush())
 
     async def close(self) -> None:
-        """Store the acks, give back what was not handed out. Idempotent.
+        """Store the acks, and give back messages that were not handed out. Idempotent.
 
         Raises:
-            StoreError: That failed: the messages come back when their leases run out.
+            StoreError: Acks or releases failed. The messages come back when their leases run out.
         """
-        if self._consumer is None or self._is_closed or not self._calls.home.is_here:
-            return
-        self._calls.check_place()
-        self._is_closed = True
-        for getter in self._getters:
-            if not getter.answer.done():
-                getter.answer.set_result(None)
-        try:
-            await asyncio.to_thread(self._consumer.close)
-        finally:
-            if self._puller is not None:
-                await asyncio.wait({self._puller})
-            if self._giving_back:
-                await asyncio.wait(self._giving_back)
-            await self._thread.join()
+        if self._ahead is not None and self._ahead.home.is_here:
+            await portal.asked(self._ahead.close())
 
     async def __aenter__(self) -> Self:
         """Start to get messages.
@@ -114,14 +75,14 @@ class AsyncConsumer(OfOneProcess):
         Raises:
             OptionInvalid: An argument of `AsyncQueue.consumer` has a wrong form.
             QueueDeleted: The queue is gone.
-            UsageError: It was entered before.
+            UsageError: The consumer was entered before.
         """
-        if self._consumer is not None:
+        if self._ahead is not None:
             raise UsageError(
                 "a consumer works in one block only. Make another one with queue.consumer()"
             )
-        made = await self._calls.run("consumer", self._make)
-        self._consumer = made.__enter__()  # starts its threads; nothing is leased before this
+        self._ahead = Ahead(self._ways, await portal.asked(self._ways.lane()))
+        self._ahead.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -129,90 +90,47 @@ class AsyncConsumer(OfOneProcess):
         await self.close()
 
     def __repr__(self) -> str:
-        """Show whose messages it gets."""
-        return f"AsyncConsumer({self._queue.name!r})"
+        """Show the queue that it gets from."""
+        return f"AsyncConsumer({self._ways.queue!r})"
 
     @property
-    def _started(self) -> Consumer:
-        if self._consumer is None:
+    def _begun(self) -> Ahead:
+        if self._ahead is None:
             raise UsageError(
                 "a consumer works only inside its block. Write: async with queue.consumer() as "
                 "consumer: ..."
             )
-        return self._consumer
+        self._ahead.home.check()
+        return self._ahead
 
     async def _get(self, wait_s: float | None) -> Message | None:
-        consumer = self._started
-        self._calls.check_place()
-        if self._is_closed:
-            return None
+        shelf = self._begun.shelf
+        # Without this, a task whose messages are all here at once would hold up the other tasks of
+        # its event loop.
+        await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
-        deadline = inf if wait_s is None else loop.time() + wait_s
-        getter = _Getter(loop.create_future(), deadline)
-        self._getters.append(getter)
-        if self._puller is None:
-            # It gets for everybody, so its spans belong to no task.
-            self._puller = loop.create_task(self._pull(consumer), context=Context())
-        try:
-            return await getter.answer
-        except asyncio.CancelledError:
-            # It may have been answered in the same turn of the loop.
-            if getter.answer.done() and not getter.answer.cancelled():
-                self._give_back(None if getter.answer.exception() else getter.answer.result())
-            raise
-
-    async def _pull(self, consumer: Consumer) -> None:
-        """Get one message after the other, as long as somebody waits for one."""
-        try:
-            while self._waiting():
-                await self._pull_one(consumer)
-        finally:
-            self._puller = None
-
-    async def _pull_one(self, consumer: Consumer) -> None:
-        loop = asyncio.get_running_loop()
-        asked = list(self._getters)
-        left_s = min(one.deadline for one in asked) - loop.time()
-        wait_s = max(0.0, min(LOOK_S, left_s))
-        try:
-            message = await self._thread.run(lambda: consumer.get(wait_s))
-        except Exception as error:  # noqa: BLE001 - it is raised where the tasks wait
-            # In all: each would wait for a failure of its own, one after the other.
-            while first := self._waiting():
-                first.answer.set_exception(error)
-            return
-        first = self._waiting()
-        if message is not None and first is not None:
-            first.answer.set_result(message)
-        elif message is not None:
-            self._give_back(message)
-        else:
-            # The look that has just ended began after these had asked.
-            for one in asked:
-                if one.deadline <= loop.time() and not one.answer.done():
-                    one.answer.set_result(None)
-
-    def _waiting(self) -> _Getter | None:
-        """The getter that has waited longest."""
-        while self._getters and self._getters[0].answer.done():
-            self._getters.popleft()
-        self._getters = deque(one for one in self._getters if not one.answer.done())
-        return self._getters[0] if self._getters else None
-
-    def _give_back(self, message: Message | None) -> None:
-        """Release a message that nobody has seen; it happens in the background."""
-        if message is not None:
-            task = asyncio.get_running_loop().create_task(self._release(message))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
-
-    async def _release(self, message: Message) -> None:
-        def release() -> None:
-            self._queue.release(message, is_counted=False)
-
-        try:
-            await self._calls.pool.run(release)
-        except CassieqError as error:
-            # It comes back when its lease runs out.
-            name = self._queue.name
-            event(_logger, "give_back_unanswered", queue=name, error=str(error))
+        deadline = None if wait_s is None else loop.time() + wait_s
+        while True:
+            waiter = None
+            try:
+                found = shelf.ask()
+                if isinstance(found, Message):
+                    return found
+                waiter, told = found, asyncio.Event()
+                waiter.wake = partial(loop.call_soon_threadsafe, told.set)
+                if waiter.done():
+                    told.set()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await told.wait()
+                shelf.look_for(waiter)
+                await told.wait()
+                held = waiter.result()
+            except BaseException:
+                if waiter is not None:
+                    shelf.leave(waiter)
+                raise
+            if held is None:
+                return None
+            if shelf.taken(held):
+                return held.message

@@ -114,9 +114,9 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, max=512, help="Client calls at once.", rich_help_panel=LIMITS)
-    ] = DEFAULTS.threads,
+    calls: Annotated[
+        int, typer.Option(min=1, help="Client calls at once.", rich_help_panel=LIMITS)
+    ] = DEFAULTS.calls,
 ) -> None:
     """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it."""
     try:
@@ -140,7 +140,7 @@ def serve(
         request_timeout_s=request_timeout,
         keep_alive_s=keep_alive,
         max_memory_bytes=max_memory,
-        threads=threads,
+        calls=calls,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
         scans_every_s=scan_seconds(scan_interval),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, TypeVar
 
 
 class CassieqError(Exception):
@@ -31,3 +32,13 @@ class CassieqError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the message by position, the data as state: keyword-only data would fail."""
         return type(self), (self.message,), self.__dict__.copy()
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def copied(error: E) -> E:
+    """Copy an error to raise it once more, as other callers raise the original at the same time."""
+    found = copy(error).with_traceback(error.__traceback__)
+    found.__cause__ = error.__cause__
+    return found

@@ -139,7 +139,7 @@ class Scanner:
                 continue
             try:
                 self._forget_gone(store)
-                with taken(store, name) as lead:
+                with portal.entered(taken(store, name)) as lead:
                     if lead is not None:
                         self._lead(store, lead)
             except CassieqError as error:

@@ -123,7 +123,7 @@ def _work(
             )
         if given.dry_run:
             return portal.run(heal_dry_run(store, names))
-        with leading(store) as is_leader:
+        with portal.entered(leading(store)) as is_leader:
             if not (is_leader or given.no_leader):
                 return None
             spark = SparkSession.builder.appName("cassieq repair").getOrCreate()

@@ -1,4 +1,4 @@
-"""How long a message waits before it is tried again. Pure."""
+"""Compute how long a message waits before it is tried again. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_DOUBLINGS: Final = 60
-"""Far above any limit: a number of deliveries has none, and a float does."""
+"""A bound far above any limit: a number of deliveries has none, and a float overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +15,9 @@ class Backoff:
 
     Attributes:
         base_s: The longest wait after the first failure; it doubles with each further one.
-        most_s: No wait is longer.
-        jitter: The part of a wait that is random, 0 to 1: without it, messages that failed
-            together would come again together.
+        most_s: The longest wait of all.
+        jitter: The part of a wait that is random, 0 to 1: without it, messages that failed together
+            would come again together.
     """
 
     base_s: float = 1.0
@@ -25,10 +25,10 @@ class Backoff:
     jitter: float = 0.5
 
     def delay_s(self, deliveries: int, drawn: float) -> float:
-        """Seconds until the next delivery.
+        """Return the seconds until the next delivery.
 
         Args:
-            deliveries: How often the message was delivered so far, 1 or more.
+            deliveries: The number of deliveries so far, 1 or more.
             drawn: A random number from 0 to 1.
         """
         doublings = min(max(deliveries, 1) - 1, MOST_DOUBLINGS)

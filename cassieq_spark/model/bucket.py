@@ -1,10 +1,10 @@
-"""Define the life of one bucket (design 3): its statuses, its content, and its moves.
+"""Define the life of one bucket: statuses, content, moves (docs/design/ids-and-buckets.md).
 
     singles:  (no row) -> sealing -> sealed -> drained -> dropped
     bulk:     (no row) -> writing -> prepared -> sealed | void -> dropped
 
-No row = open; a dropped bucket has no row either: only the repair pointer says which of the two it
-is (G5). All functions are pure; a move that the diagram does not have raises `IllegalMove`.
+An open bucket has no row, and neither has a dropped one: only the repair pointer tells the two
+apart (G5). All functions are pure; a move that is not in the diagram raises `IllegalMove`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ class Status(StrEnum):
     VOID = "void"
     DRAINED = "drained"
     CORRUPT = "corrupt"
-    """The status of a row that cannot be read, in a look over many; no stored row has it. It is
+    """The status of an unreadable row, in a scan of many; no stored row has it. Such a bucket is
     neither open nor finished: nothing of it is delivered, and no pointer passes it [T21]."""
 
 
 MEANS_NOTHING_ALONE = frozenset({Status.SEALING, Status.WRITING})
-"""Statuses that, like no row, mean nothing until the repair pointer was read after (G5) [P2]."""
+"""Statuses that, like no row, mean nothing until the repair pointer is read afterwards (G5)
+[P2]."""
 
 OF_A_SINK = frozenset({Status.WRITING, Status.PREPARED})
-"""Statuses in a sink's transaction: the sink's row decides what becomes of the bucket (I7) [P1]."""
+"""Statuses in a sink's transaction: the sink's row decides the bucket's fate (I7) [P1]."""
 
 FINISHED = frozenset({Status.VOID, Status.DRAINED})
 """Statuses of a bucket from which nothing is ever delivered again."""
 
 
 class IllegalMove(ValueError):
-    """A move that design 3 does not have: a caller's mistake, never an expected state."""
+    """A move that the module's diagram does not have: a caller's mistake, never a normal state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class SinkRef:
 
     Attributes:
         epoch: The sink row's epoch as the writing task read it.
-        block_end: First bucket after the reserved block: readers jump the whole block [P22].
+        block_end: The first bucket after the reserved block: readers skip the whole block [P22].
     """
 
     sink_id: str
@@ -72,13 +73,13 @@ class Lease:
     """One delivery: an exclusive, time-bounded right to messages (I2).
 
     Attributes:
-        lease_id: Fresh for every delivery. Where a part of a delivery was extended, several entries
-            carry it, each with its own end: id and offset together name one delivery.
+        lease_id: A new id for every delivery. If a part of a delivery was extended, several entries
+            carry the id, each with its own end: id and offset together name one delivery.
         owner: The name of the holder, for people.
         run: The Spark run that holds it; None outside Spark [P25].
-        delivery_count: The count of every message in it: 1 at the first delivery.
+        delivery_count: The delivery count of every message in it, 1 at the first delivery.
         runs: The messages that are not acked yet.
-        until_us: Cluster time when it runs out.
+        until_us: The cluster time at which it runs out.
     """
 
     lease_id: UUID
@@ -91,7 +92,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """Messages that were delivered ``deliveries`` times and are held by nobody now."""
+    """Messages that were delivered ``deliveries`` times and that nobody holds now."""
 
     deliveries: int
     runs: Runs
@@ -99,10 +100,10 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One bucket row, without the columns that the CAS machinery keeps beside it.
+    """One bucket row, without the columns that the CAS machinery adds.
 
-    Every unacked message is in exactly one of fresh, returned, delayed, leases, dead; what the
-    manifest names and none of them holds is acked (I4).
+    Every unacked message is in exactly one of fresh, returned, delayed, leases, dead. A message in
+    the manifest and in none of them is acked (I4).
 
     Attributes:
         status: See the module's diagram.
@@ -110,15 +111,15 @@ class Bucket:
         manifest: The offsets that exist, for ever (I5).
         size_bytes: Stored bytes of the messages, 0 if nobody counted.
         sink: Set on bulk buckets only.
-        fresh: Never delivered.
-        revisions: (offset, revision) of each message that has an updated body, ascending. Here and
-            not in a lease: a reclaim would forget it [P26].
-        purged: Messages that a purge has dropped unacked: a batch that named them has changed.
-        cancelled: Messages that were taken back before anybody was given them.
+        fresh: Messages that were never delivered.
+        revisions: (offset, revision) of each message that has an updated body, ascending. They are
+            here and not in a lease: a re-claim would forget them [P26].
+        purged: Messages that a purge dropped unacked: a batch that named them has changed.
+        cancelled: Messages that were cancelled before their first delivery.
         expiring: Messages with a time to live, wherever they are; acked ones may be among them.
         expires_us: When all that is left expires, by the queue's retention [U7]; None: never.
-        has_keys: A message in it was put with a deduplication key: its manifest is kept when it is
-            dropped [U5].
+        has_keys: A message in it was put with a deduplication key: its manifest is kept when the
+            bucket is dropped [U5].
     """
 
     status: Status
@@ -145,14 +146,15 @@ class Bucket:
 
     @property
     def is_behind_reader(self) -> bool:
-        """Whether the reader pointer may pass: nothing is left here that only a look-ahead finds.
+        """Whether the reader pointer may pass: nothing is left that only the reader's scan finds.
 
-        What is leased, returned or delayed has an expiry hint instead (design 6).
+        Leased, returned and delayed messages have an expiry hint instead
+        (docs/design/returns-and-hints.md).
         """
         return self.status in FINISHED or (self.status is Status.SEALED and not self.fresh)
 
     def lease(self, lease_id: UUID) -> Lease | None:
-        """The lease of that id, its entries as one that ends with the first; None: it ended."""
+        """Return the lease of this id, its parts as one, with the first end; None: it ended."""
         entries = [lease for lease in self.leases if lease.lease_id == lease_id]
         if not entries:
             return None
@@ -176,11 +178,11 @@ class Bucket:
         )
 
     def revisions_of(self, runs: Runs) -> tuple[tuple[int, int], ...]:
-        """The revisions of these messages."""
+        """Return the revisions of these messages."""
         return tuple(entry for entry in self.revisions if entry[0] in runs)
 
     def earliest_return_us(self) -> int | None:
-        """When the next message comes back by time; 0 if one is back now; None if none will."""
+        """Return when the next message comes back by time: 0 if one is back, None if none will."""
         if self.returned:
             return 0
         times = [lease.until_us for lease in self.leases] + [group.due_us for group in self.delayed]
@@ -188,7 +190,7 @@ class Bucket:
 
 
 def sealing(*, now_us: int) -> Bucket:
-    """The row that closes an open bucket: from here on no put into it is acknowledged."""
+    """Return the row that closes an open bucket: from here on no put into it is acknowledged."""
     return Bucket(status=Status.SEALING, changed_us=now_us)
 
 
@@ -202,7 +204,7 @@ def sealed(
     life: Life = FOR_EVER,
     has_keys: bool = False,
 ) -> Bucket:
-    """Fix what a closed bucket holds.
+    """Fix the content of a closed bucket.
 
     Args:
         due_us: Offset to due time, for the delayed messages only.
@@ -214,7 +216,7 @@ def sealed(
 
 
 def writing(sink: SinkRef, *, now_us: int) -> Bucket:
-    """The row a bulk writer inserts before its first chunk."""
+    """Return the row that a bulk writer inserts before its first chunk."""
     return Bucket(status=Status.WRITING, changed_us=now_us, sink=sink)
 
 
@@ -236,8 +238,9 @@ def prepared(
 def published(row: Bucket, *, now_us: int) -> Bucket:
     """Roll a listed bucket forward: its messages become visible.
 
-    What fell due since it was prepared is fresh: the time pointer may be past its minute, and then
-    only a look-ahead finds it (I1) [T4]. Retention counts from now on: nobody could have it before.
+    Messages that fell due since it was prepared become fresh: the time pointer may be past their
+    minute, and then only the reader's scan finds them (I1) [T4]. Retention counts from now on:
+    nobody could get them before.
     """
     _require(row, Status.PREPARED)
     due = union(group.runs for group in row.delayed if group.due_us <= now_us)
@@ -262,16 +265,16 @@ def voided(row: Bucket, *, now_us: int) -> Bucket:
 
 
 def unused(sink: SinkRef, *, now_us: int) -> Bucket:
-    """The row by which a bulk writer gives back a reserved bucket it did not need.
+    """Return the row by which a bulk writer gives back a reserved bucket that it did not need.
 
-    Its ids were its own, so nothing can be in it; without the row a reader would wait for the gap
-    timeout before its pointer may pass (I10).
+    Its ids were the writer's own, so the bucket is empty. Without the row, a reader would wait for
+    the gap timeout before its pointer may pass (I10).
     """
     return Bucket(status=Status.VOID, changed_us=now_us, sink=sink)
 
 
 def purged(row: Bucket, *, now_us: int) -> Bucket:
-    """Drop all of a sealed bucket at once, whoever holds it; its manifest stays (I5) [R18]."""
+    """Drop all messages of a sealed bucket, leased ones too; the manifest stays (I5) [R18]."""
     _require(row, Status.SEALED)
     return Bucket(
         status=Status.DRAINED,
@@ -285,13 +288,13 @@ def purged(row: Bucket, *, now_us: int) -> Bucket:
 
 
 def with_closed_sets(row: Bucket, *, now_us: int) -> Bucket:
-    """Close the open dead set: it can be moved then, and takes nothing in any more [R14]."""
+    """Close the open dead set: it can be moved then, and takes in no more messages [R14]."""
     _require(row, Status.SEALED)
     return replace(row, changed_us=now_us, dead=dead_sets.closed(row.dead))
 
 
 def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
-    """Take out one dead set that was moved to the dead-letter queue; no other is touched [R14]."""
+    """Take out one dead set that was moved to the dead-letter queue; leave the others [R14]."""
     _require(row, Status.SEALED)
     moved = dead_sets.runs_of(row.dead, set_id)
     return drained_if_empty(
@@ -305,7 +308,7 @@ def without_dead(row: Bucket, set_id: UUID, *, now_us: int) -> Bucket:
 
 
 def drained_if_empty(row: Bucket) -> Bucket:
-    """Make it drained if nothing is left, in the same CAS (design 3). The manifest stays (I5)."""
+    """Set the status to drained if nothing is left, in the same CAS. The manifest stays (I5)."""
     if not row.is_empty:
         return row
     return replace(row, status=Status.DRAINED, expiring=(), expires_us=None)
@@ -314,17 +317,18 @@ def drained_if_empty(row: Bucket) -> Bucket:
 def without_revisions(
     revisions: tuple[tuple[int, int], ...], ended: Runs
 ) -> tuple[tuple[int, int], ...]:
-    """Drop the revisions of ended messages: a row does not grow with its past (I9)."""
+    """Drop the revisions of settled messages: a row does not grow with its past (I9)."""
     return tuple(entry for entry in revisions if entry[0] not in ended)
 
 
 def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
-    """Merge to one entry per delivery count, fewest deliveries first [R6]."""
+    """Merge into one entry per delivery count, fewest deliveries first [R6]."""
     by_count: dict[int, list[Runs]] = {}
     for part in parts:
         if part.runs:
             by_count.setdefault(part.deliveries, []).append(part.runs)
-    # All runs of a count at once: one by one, 16,000 leases of one message would take minutes [T2].
+    # Merge all runs of a count at once: one by one, 16,000 leases of one message would take minutes
+    # [T2].
     return tuple(
         Returned(deliveries=count, runs=runs[0] if len(runs) == 1 else union(runs))
         for count, runs in sorted(by_count.items())
@@ -332,7 +336,7 @@ def merge_returned(parts: Iterable[Returned]) -> tuple[Returned, ...]:
 
 
 def name_of_holder(row: Bucket, owner: str) -> str:
-    """The claimer's name, if the row has it already or has room for it [T2]."""
+    """Return the claimer's name, if the row has it already or has room for it [T2]."""
     if len(row.leases) < PREFERRED_LEASES:
         return owner
     known = {lease.owner for lease in row.leases}

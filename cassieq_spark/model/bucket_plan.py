@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _RUN_BYTES: Final = 12
-"""Of a run of equal due times: where it starts (int32), and the time (int64)."""
+"""The bytes of a run of equal due times: its start (int32) and the time (int64)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedChunk:
-    """One packed chunk as a driver knows it: all but its payload.
+    """A packed chunk as a driver knows it: everything but the payload.
 
     Attributes:
         partition: The partition of the packed batch.
-        number: Its place in that partition, from 0.
+        number: The chunk's position in that partition, from 0.
         count: Messages in it, 1 or more.
         size_bytes: The size of its payload, all parts together.
-        due: As `encode_due` makes it; None if no message has a delay.
-        lane: The place of its lane among the queue's lanes.
+        due: Due times as `encode_due` encodes them; None if no message has a delay.
+        lane: The index of its lane among the queue's lanes.
     """
 
     partition: int
@@ -48,7 +48,7 @@ class BucketPlan:
 
     @property
     def lane(self) -> int:
-        """The place of its lane among the queue's lanes."""
+        """The index of its lane among the queue's lanes."""
         return self.chunks[0].lane
 
     def placed(self) -> Iterator[tuple[PackedChunk, int]]:
@@ -59,7 +59,7 @@ class BucketPlan:
             first += chunk.count
 
     def due_us(self) -> dict[int, int]:
-        """Offset to due time, for the delayed messages only."""
+        """Return offset to due time, for the delayed messages only."""
         return {
             first + at: due
             for chunk, first in self.placed()
@@ -71,12 +71,12 @@ class BucketPlan:
 def assign(
     chunks: Iterable[PackedChunk], *, bucket_size: int, bucket_bytes: int
 ) -> list[BucketPlan]:
-    """Fill buckets of each lane with its chunks, in order, to their ids or their bytes [R15].
+    """Fill buckets of each lane with its chunks, in order, up to their ids or their bytes [R15].
 
     A chunk is never cut. A chunk larger than ``bucket_bytes`` gets a bucket of its own.
 
     Raises:
-        ValueError: A chunk holds more messages than a bucket: the packer did not ask.
+        ValueError: A chunk holds more messages than a bucket; the packer did not limit it.
     """
     plans: list[BucketPlan] = []
     taken: list[PackedChunk] = []
@@ -102,7 +102,7 @@ def assign(
 def encode_due(due_us: Sequence[int]) -> bytes:
     """Encode due times of a chunk's messages, 0 for none: 12 bytes for each run of equal ones.
 
-    A chunk with one delay takes 12 bytes; with a different delay each, 12 bytes a message.
+    A chunk with a single delay takes 12 bytes; one with all different delays, 12 bytes a message.
     """
     starts: list[int] = []
     times: list[int] = []
@@ -114,7 +114,7 @@ def encode_due(due_us: Sequence[int]) -> bytes:
 
 
 def decode_due(encoded: bytes, count: int) -> Iterator[tuple[int, int]]:
-    """Yield (place in the chunk, due time in cluster µs) of each message that has one."""
+    """Yield (index in the chunk, due time in cluster µs) of each message that has one."""
     runs = len(encoded) // _RUN_BYTES
     numbers = struct.unpack(f"<{runs}i{runs}q", encoded)
     starts, times = numbers[:runs], numbers[runs:]
@@ -125,13 +125,13 @@ def decode_due(encoded: bytes, count: int) -> Iterator[tuple[int, int]]:
 
 
 def chunk_end(ends: Any, start: int, *, at_most: int, limit_bytes: int) -> int:
-    """Where the chunk that begins at ``start`` ends (exclusive).
+    """Return where the chunk that begins at ``start`` ends (exclusive).
 
     Args:
-        ends: Where each message would end if all stood in a row, in bytes, after a 0: a list or
-            an array of int64.
+        ends: The end of each message in bytes, if all were concatenated, after a 0: a list or an
+            array of int64.
         at_most: Messages in a chunk, 1 or more.
-        limit_bytes: Bytes in a chunk; a larger message is alone in its chunk.
+        limit_bytes: Bytes in a chunk; a larger message gets a chunk of its own.
     """
     last = min(start + at_most, len(ends) - 1)
     fitting = bisect_right(ends, ends[start] + limit_bytes, start + 1, last + 1) - 1
@@ -139,14 +139,14 @@ def chunk_end(ends: Any, start: int, *, at_most: int, limit_bytes: int) -> int:
 
 
 def split_parts(length: int) -> list[tuple[int, int]]:
-    """(start, end) of each part of a payload of ``length`` bytes; at least one part."""
+    """Return (start, end) of each part of a payload of ``length`` bytes; at least one part."""
     return [
         (start, min(start + PART_BYTES, length)) for start in range(0, max(length, 1), PART_BYTES)
     ]
 
 
 def cut(sizes: Iterable[int], *, at_most: int, limit_bytes: int) -> list[tuple[int, int]]:
-    """All chunks of a sequence of message sizes, as (start, end)."""
+    """Cut a sequence of message sizes into chunks; return each as (start, end)."""
     ends = list(accumulate(sizes, initial=0))
     chunks: list[tuple[int, int]] = []
     start = 0

@@ -1,7 +1,7 @@
-"""Choose the order in which a program's claim tries the buckets of a look (docs/design/choice.md).
+"""Choose the order in which a claim tries the buckets that a scan saw (docs/design/choice.md).
 
-It is pure, and only orders: a call that has found too little goes on with the next bucket, to those
-of others too (I10), and what it gets is decided by the CAS (I2).
+The module is pure, and only orders buckets. A call that has found too little goes on with the next
+bucket, another client's too (I10). The CAS decides what a call gets (I2).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, Runs
 
 RECENT_US: Final = 1_000_000
-"""A bucket is another's for so long after that one has claimed there. How long makes no difference
-as long as it is more than a claim takes: 0.05 and 5 s were simulated."""
+"""The time for which a bucket counts as another client's after that client's last claim. Any
+value works that is longer than a claim: 0.05 and 5 s were simulated."""
 
 
 class Kind(IntEnum):
-    """What a bucket is to a client that chooses; a lower one is tried first."""
+    """The kinds of buckets for a client that chooses; lower ones are tried first."""
 
     RETURNED = 0
     MINE = 1
@@ -38,12 +38,12 @@ class Kind(IntEnum):
 
 
 class Seen(NamedTuple):
-    """A bucket's row as a look has seen it.
+    """A bucket's row as a scan has read it.
 
     Attributes:
         changed_by: The client whose CAS was the last one; None: it is not known.
-        is_crowded: Whether a claimer prefers another bucket for the size of this row [R6]. To know
-            costs an encoding, and only the order asks for it.
+        is_crowded: Whether a claimer prefers another bucket for the size of this row [R6]. This
+            costs an encoding, and only the order needs it.
     """
 
     row: Bucket
@@ -53,15 +53,15 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chooser:
-    """What one client knows of a lane when it chooses.
+    """A client's knowledge of a lane, by which it chooses.
 
     Attributes:
-        has_met: Whether it has lost a claim or a seal to another's claim lately. As long as it has
-            not, a lane is read by id, whoever acks or cancels there.
-        is_by_id: Whether this is the call, one in so many, that takes fresh messages by id,
-            whoever holds the bucket: so each visible message is tried within a time (I10).
-        mine: The buckets of its last claims, but for those in which it has lost a race since.
-        draw: A number drawn for this call: clients that meet go on in orders of their own.
+        has_met: Whether the client lately lost a claim or a seal to another's claim. As long as it
+            has not, it reads a lane by id, even if others ack or cancel there.
+        is_by_id: Whether this call, one in several, takes fresh messages by id, from others'
+            buckets too: so each visible message is tried within a time (I10).
+        mine: The buckets of its last claims, except those in which it has lost a race since.
+        draw: A number drawn for this call: clients that meet go on in different orders.
     """
 
     client: UUID
@@ -71,7 +71,7 @@ class Chooser:
     draw: int = 0
 
     def kind(self, bucket: BucketNo, seen: Seen, now_us: int) -> Kind:
-        """What this bucket is to the client."""
+        """Return the kind that this bucket is for the client."""
         if self.is_others(bucket, seen, now_us):
             return Kind.OTHERS
         if seen.is_crowded:
@@ -81,10 +81,10 @@ class Chooser:
         return Kind.MINE if self.has_met and bucket in self.mine else Kind.FREE
 
     def order(self, bucket: BucketNo, seen: Seen, now_us: int) -> tuple[int, float, int]:
-        """A key to sort the buckets by.
+        """Return a key to sort the buckets by.
 
-        What came back goes by time, to the second where clients have met, or all of them would
-        begin in the same bucket.
+        Buckets with returned messages go by time. Where clients have met, they go by the second, or
+        all clients would begin in the same bucket.
         """
         if self.is_by_id and has_fresh(seen.row, now_us):
             return -1, 0.0, bucket
@@ -94,20 +94,20 @@ class Chooser:
         return self.kind(bucket, seen, now_us), back_us, self.turn(bucket)
 
     def turn(self, bucket: BucketNo) -> int:
-        """The place of a bucket among those of its kind."""
+        """Return the place of a bucket among those of its kind."""
         return hash((self.draw, bucket)) if self.has_met and not self.is_by_id else bucket
 
     def is_others(self, bucket: BucketNo, seen: Seen, now_us: int) -> bool:
-        """Whether another is at work in a bucket: it has just changed the row, and claimed there.
+        """Whether another client works in a bucket: it has just changed the row, and claimed there.
 
-        One that only extends its leases is not: it claims nothing of what else is there.
+        A client that only extends its leases does not count: it claims none of the other messages.
         """
         if not self.has_met or self.is_by_id or bucket in self.mine:
             return False
         if seen.changed_by == self.client or now_us - seen.row.changed_us >= RECENT_US:
             return False
         leases = seen.row.leases
-        if not leases:  # what was claimed is acked by now, if there was a claim
+        if not leases:  # claimed messages are acked by now, if there was a claim
             return bool(seen.row.manifest - _unclaimed(seen.row, now_us))
         # Leases of older releases have no time.
         began = (began_us(lease.lease_id) for lease in leases)
@@ -115,20 +115,21 @@ class Chooser:
 
 
 def has_fresh(row: Bucket, now_us: int) -> bool:
-    """Whether it has a message that was never delivered."""
+    """Whether the bucket has a message that was never delivered."""
     return bool(row.fresh - past(row, now_us))
 
 
 def came_back_us(row: Bucket, now_us: int) -> float:
-    """When its first message came back, 0 if it was released; infinity: none has."""
+    """Return when the bucket's first message came back: 0 if released, infinity if none has."""
     due_us = row.earliest_return_us()
     return due_us if due_us is not None and due_us <= now_us else math.inf
 
 
 def is_lost(now: Bucket, before: Bucket) -> bool:
-    """Whether a refused claim was lost to another's claim: what could be had is leased or acked.
+    """Whether a refused claim was lost to another claim: visible messages are leased or acked now.
 
-    An ack alone leaves no such trace, nor does a cancel, a purge, or the removal of what expired.
+    An ack alone leaves no such trace, nor does a cancel, a purge, or the removal of expired
+    messages.
     """
     now_us = now.changed_us
     there = union(part.runs for part in visible(before, now_us))
@@ -136,7 +137,7 @@ def is_lost(now: Bucket, before: Bucket) -> bool:
 
 
 def _unclaimed(row: Bucket, now_us: int) -> Runs:
-    """What is in the row, or has left it, without a claim."""
+    """Return the messages that are in the row, or have left it, without a claim."""
     return union(
         [
             *(part.runs for part in visible(row, now_us)),

@@ -11,7 +11,7 @@ class Costs:
 
     Attributes:
         size_bytes: Bytes of chunks as stored.
-        lwts: Conditional writes that were answered, or sent in vain.
+        lwts: Conditional writes that were answered, or sent and not answered.
         retries: Statements that were sent again because they were not answered.
     """
 

@@ -1,8 +1,9 @@
-"""Keep dead sets: messages of a bucket to be moved to another queue (design 3, ADR 19). Pure.
+"""Keep dead sets: messages of a bucket to move to another queue (ADR 19). Pure.
 
 A message that dies goes into the *open* set of its bucket, which nobody moves. Repair closes that
-set by a CAS before it moves it; a *closed* set is never extended or merged, for a mover may have it
-[R14]. So a row has few sets, and a pass few moves, however many CASes messages died by [T2].
+set by a CAS before it moves it. A *closed* set is never extended or merged, because a mover may
+have it [R14]. So a row has few sets, and a pass few moves, however many CASes messages died by
+[T2].
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import QueueName
 
 OUT_OF_DELIVERIES: Final = "max_deliveries"
-"""Why a message died that nobody has rejected."""
+"""The reason of a death without a reject."""
 
 REDRIVE: Final = "redrive"
-"""Why a message is in a dead set without having died: it was sent on to another queue (ADR 16)."""
+"""The reason of messages in a dead set that have not died: a redrive sends them on (ADR 16)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadSet:
-    """Messages of a dead set that died for one reason after as many deliveries.
+    """Messages of a dead set that died for one reason, after equally many deliveries.
 
-    All entries of one id are one set: one transaction, which has its id, moves it.
+    All entries of one id are one set. One transaction, which has its id, moves it.
 
     Attributes:
-        deliveries: The count of each message in it.
+        deliveries: The delivery count of each message in it.
         died_us: Cluster time of the CAS by which they died, the last if by several.
-        earlier: Those that died by CASes before that one, ascending: each with its time. A release
-            that does not know them leaves them out: then ``died_us`` stands for all.
-        reason: The words of whoever rejected them, or that they were out of deliveries.
+        earlier: (time, messages) of those that died by earlier CASes, ascending. A release that
+            does not know this field leaves it out: then ``died_us`` stands for all.
+        reason: The words of the consumer that rejected them, or that they were out of deliveries.
         target: The queue that a redrive sends them to; None: the queue's dead-letter queue.
-        is_open: Whether more may be put into the set: no mover has it, nor may take it.
+        is_open: Whether more may be put into the set: no mover has it, or may take it.
     """
 
     set_id: UUID
@@ -58,7 +59,7 @@ class DeadSet:
     earlier: tuple[tuple[int, Runs], ...] = ()
 
     def deaths(self) -> Iterator[tuple[int, Runs]]:
-        """When they died, ascending, and which."""
+        """Yield (time, messages) of each death, ascending."""
         yield from self.earlier
         yield self.died_us, self.runs - union(runs for _, runs in self.earlier)
 
@@ -74,7 +75,7 @@ def add_dead(
     reason: str,
     now_us: int,
 ) -> Dead:
-    """Add dead messages to the open set, which is a fresh one if there is none.
+    """Add dead messages to the open set, or to a new one if there is none.
 
     Args:
         died: (deliveries, messages).
@@ -98,7 +99,7 @@ def add_dead(
 
 
 def _joined(before: DeadSet, new: DeadSet) -> DeadSet:
-    """One entry of both. The clocks of two clients differ: the new one may be the earlier."""
+    """Join two entries. The clocks of two clients differ: the new one may be the earlier."""
     return _at_times(replace(new, runs=before.runs | new.runs), [*before.deaths(), *new.deaths()])
 
 
@@ -111,7 +112,7 @@ def _at_times(entry: DeadSet, deaths: Iterable[tuple[int, Runs]]) -> DeadSet:
 
 
 def _few_times(entries: list[DeadSet]) -> list[DeadSet]:
-    """Round times up, by the smallest step with which they are few enough for a row [T2]."""
+    """Round times up by the smallest step that leaves few enough of them for a row [T2]."""
     times_us = [us for part in entries for us, _ in part.deaths()]
     step_us = (max(times_us) - min(times_us)) // TIMES_OF_DEATH
     while sum(len(part.earlier) for part in entries) > TIMES_OF_DEATH:
@@ -132,12 +133,12 @@ def may_close(dead: Dead) -> bool:
 
 
 def closed(dead: Dead) -> Dead:
-    """Close the open set: each set may be moved, and nothing is put into it any more [R14]."""
+    """Close the open set: each set may be moved then, and takes in no more messages [R14]."""
     return tuple(replace(part, is_open=False) if part.is_open else part for part in dead)
 
 
 def movable(dead: Dead) -> list[Dead]:
-    """The closed sets, each with all of its entries."""
+    """Return the closed sets, each with all of its entries."""
     sets: dict[UUID, list[DeadSet]] = {}
     for part in dead:
         if not part.is_open:
@@ -151,12 +152,12 @@ def may_redrive(dead: Dead, more: int) -> bool:
 
 
 def runs_of(dead: Iterable[DeadSet], set_id: UUID) -> Runs:
-    """The messages of one set."""
+    """Return the messages of one set."""
     return union(part.runs for part in dead if part.set_id == set_id)
 
 
 def _fitting(dead: Dead, reason: str) -> str:
-    """The reason, if the row has it already or has room for it [T2]."""
+    """Return the reason, if the row has it already or has room for it; else a general one [T2]."""
     known = {part.reason for part in dead}
     if reason in known or _bytes_of({*known, reason}) <= REASONS_BYTES:
         return reason

@@ -1,4 +1,4 @@
-"""Define the headers of a dead letter: where it comes from, and why. Repair writes them."""
+"""Define the headers of a dead letter: its origin, and the reason. Repair writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "cassieq-"
 
 HISTORY: Final = "cassieq-history"
-"""All moves of a message, oldest first, as JSON; the last death also as headers of their own."""
+"""The header of all moves of a message, oldest first, as JSON. The last death has headers, too."""
 
 SOURCE_QUEUE: Final = "source-queue"
 SOURCE_ID: Final = "source-id"
@@ -29,21 +29,21 @@ _OF_A_DEATH: Final = frozenset(
 )
 
 MOST_DIGITS: Final = 19
-"""Python refuses to read a number of 5,000 digits."""
+"""The most digits of a number in a header: Python refuses to read a number of 5,000 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterHeaders:
-    """The death of a message; all None if it never died. A redriven one has only a reason.
+    """The death of a message; all None if it never died. A redriven message has only a reason.
 
-    Programs that reach Cassandra may write these headers, too: what cannot be read is None.
+    Programs that reach Cassandra may write these headers, too. Unreadable values are None.
 
     Attributes:
-        source_queue: The queue it died in. Older releases wrote it when they redrove, too.
-        reason: ``max_deliveries``, ``redrive``, or the words of whoever rejected it.
-        deliveries: How many it had there.
-        priority, shard: Which lane it was in there, if that queue had several.
-        first_time, last_time: When it was put there, and when it died; UTC.
+        source_queue: The queue in which it died. Older releases wrote it for redrives, too.
+        reason: ``max_deliveries``, ``redrive``, or the words of the consumer that rejected it.
+        deliveries: The number of its deliveries there.
+        priority, shard: The lane in which it was there, if that queue had several.
+        first_time, last_time: The times of its put there and of its death; UTC.
     """
 
     source_queue: str | None
@@ -56,7 +56,7 @@ class DeadLetterHeaders:
 
 
 def headers_of(headers: Mapping[str, str]) -> DeadLetterHeaders:
-    """Read them from a message's headers."""
+    """Read the dead-letter headers from a message's headers."""
 
     def of(name: str) -> str | None:
         return headers.get(PREFIX + name)
@@ -78,12 +78,12 @@ def _number(text: str | None) -> int | None:
 
 
 def moved(headers: Mapping[str, str], hop: Mapping[str, str], *, dies: bool) -> dict[str, str]:
-    """The headers of a message after a move.
+    """Return the headers of a message after a move.
 
     Args:
-        hop: What the history says about the move, by names without their prefix.
-        dies: Whether it moves because it is dead. A redriven message is alive: its headers name no
-            queue that it died in, or the next redrive would send it there.
+        hop: The history's entry about the move, by names without their prefix.
+        dies: Whether it moves because it is dead. A redriven message is alive: its headers must not
+            name a queue in which it died, or the next redrive would send it there.
     """
     now = {PREFIX + name: text for name, text in hop.items() if dies or name == REASON}
     kept = {name: text for name, text in headers.items() if dies or name not in _OF_A_DEATH}
@@ -91,16 +91,16 @@ def moved(headers: Mapping[str, str], hop: Mapping[str, str], *, dies: bool) -> 
 
 
 def is_own(name: str) -> bool:
-    """Whether only the queue writes a header of this name; then no door takes it from a producer.
+    """Whether only the queue writes a header of this name: no API takes it from a producer.
 
-    A redrive goes where such a header says. Programs that reach Cassandra may write them all the
-    same, and so they can copy dead letters.
+    A redrive follows such a header. Programs that reach Cassandra may write all of them, and so
+    they can copy dead letters.
     """
     return name.lower().startswith(PREFIX)
 
 
 def history_of(headers: Mapping[str, str]) -> list[Any]:
-    """All moves. A producer may use the header, too: then it holds anything, or no history."""
+    """Return all moves. A producer may have written this header: it may hold anything."""
     try:
         found = json.loads(headers.get(HISTORY, "[]"))
     except (ValueError, RecursionError):

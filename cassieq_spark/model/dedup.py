@@ -1,8 +1,8 @@
-"""Decide whether the message that a deduplication key stands for was put (lanes 6). Pure.
+"""Decide whether the message of a deduplication key was put (docs/design/deduplication.md). Pure.
 
-An entry says under which id the last put of a key was tried. Whether that put happened is decided
-where it is for every message: by the bucket's manifest. Holds I1: nobody is told "duplicate" of a
-message that is not delivered.
+An entry holds the id of the last try to put a key. The bucket's manifest decides whether that put
+happened, as for every message. Holds I1: nobody is told "duplicate" of a message that is not
+delivered.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MIN_WINDOW_S: Final = 60
 MAX_WINDOW_S: Final = 30 * 86_400
 
 _SPARE_S: Final = 3_600
-"""How much longer an entry is there than its window: clocks differ, and a put takes its time."""
+"""The time that an entry outlives its window: clocks differ, and a put takes its time."""
 
 KEPT_S: Final = MAX_WINDOW_S + 2 * _SPARE_S
-"""How long the ids of a dropped bucket are kept: any entry that names one of them ends before,
-whatever the window was when it was made [U5]."""
+"""The time that the ids of a dropped bucket are kept. Any entry that names one of them ends
+before, however long the window was when it was made [U5]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class Entry:
     """The last try to put a key.
 
     Attributes:
-        lane, bucket, offset: The id it was tried under.
-        message_id: What a put of the same key returns, if this one happened.
-        put_us: When it began, cluster time: the window counts from here.
+        lane, bucket, offset: The id of the try.
+        message_id: The answer to a put of the same key, if this one happened.
+        put_us: Cluster time when the put began; the window counts from here.
     """
 
     lane: LaneId
@@ -54,22 +54,22 @@ class Entry:
 
 
 class Verdict(Enum):
-    """What is known of an entry's put."""
+    """The state of an entry's put."""
 
     HAPPENED = "happened"
     NEVER = "never"
-    """It did not, and never will: the manifest of its bucket is fixed, or was (I5)."""
+    """The put did not happen, and never will: the manifest of its bucket is or was fixed (I5)."""
     OPEN = "open"
-    """It is not there yet. Close its bucket: then it is in, or never will be [P5]."""
+    """The put is not there yet. If the bucket is closed, it is in, or never will be [P5]."""
     KEPT = "kept"
-    """Its bucket was dropped: what was kept of its manifest says it, and nothing else [U5]."""
+    """The bucket was dropped. Only the kept part of its manifest decides [U5]."""
 
 
 def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> Verdict:
-    """What three reads in this order tell: the message's row, its bucket's row, L (G5).
+    """Decide whether a put happened, from three reads in this order: message, bucket row, L (G5).
 
-    In another order it would be wrong: who reads an open bucket first, and then no message, may
-    have read them before and after the message was put, delivered and dropped [U3].
+    Another order gives wrong verdicts. A reader of an open bucket, and then of no message, may have
+    read them before and after the message was put, delivered and dropped [U3].
 
     Args:
         is_stored: Whether a quorum read found the message whole. Such a read is sticky [P20]: if
@@ -87,16 +87,16 @@ def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> Ve
 
 
 def by_manifest(entry: Entry, manifest: Runs | None) -> Verdict:
-    """What a manifest that is fixed says of it; None: no message of that bucket had a key."""
+    """Decide by a fixed manifest; None: no message of that bucket had a key."""
     is_in = manifest is not None and entry.offset in manifest
     return Verdict.HAPPENED if is_in else Verdict.NEVER
 
 
 def stored_key(key: str) -> bytes:
-    """What stands for a key in the table: of one length, and it tells nothing about anybody."""
+    """Return the key's SHA-256: it has one length, and reveals nothing about anybody."""
     return sha256(key.encode()).digest()
 
 
 def entry_ttl_s(window_us: int) -> int:
-    """How long an entry is there."""
+    """Return the seconds that an entry lives."""
     return -(-window_us // 1_000_000) + _SPARE_S

@@ -1,4 +1,4 @@
-"""Group the messages of a bucket that nobody gets before a time. Pure."""
+"""Group the delayed messages of a bucket by due time. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 DELAY_STEP_US: Final = 1_000_000
-"""Due times are rounded up to this step, so that groups stay few [R7]."""
+"""The step to which due times are rounded up, so that groups stay few [R7]."""
 
 DELAYED_GROUPS_LIMIT: Final = 4_096
-"""Above this many due-time groups the step is doubled until they fit: no seal is refused for its
-size [R7]."""
+"""The number of groups above which the step is doubled until they fit: no seal is refused for
+its size [R7]."""
 
 GROUPS_PER_COUNT: Final = 256
-"""The most groups of each delivery count, or rows with many counts would be late by years: a wider
-step reduces the number of due times, never of counts [T2]."""
+"""The most groups of each delivery count. Without it, rows with many counts would be late by
+years: a wider step merges due times, never counts [T2]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delayed:
-    """Messages that nobody gets before ``due_us``: put, or released, with a delay."""
+    """Messages that nobody gets before ``due_us``: they were put or released with a delay."""
 
     due_us: int
     runs: Runs
@@ -32,7 +32,7 @@ class Delayed:
 
 
 def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ...]:
-    """Group offsets by due time; messages that are due already are in no group."""
+    """Group offsets by due time, without messages that are due already."""
     by_time: dict[int, list[int]] = {}
     for offset, due in due_us.items():
         if due > now_us:
@@ -43,10 +43,10 @@ def group_delays(due_us: Mapping[int, int], *, now_us: int) -> tuple[Delayed, ..
 
 
 def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
-    """Merge to one group per delivery count and due time, rounded up to a step; soonest first.
+    """Merge into one group per delivery count and due time, rounded up to a step; soonest first.
 
-    The step is widened until the groups fit a row, so no number of distinct delays can stop a
-    seal [R7].
+    The step is widened until the groups fit a row, so no number of distinct delays can stop a seal
+    [R7].
     """
     groups = list(parts)
     counts = len({group.deliveries for group in groups})

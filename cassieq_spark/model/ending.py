@@ -1,10 +1,10 @@
-"""Find the next step of a lane's end (design 9), by what was read of it. Pure; holds I1, I9.
+"""Find the next step of a lane's deletion by the rows read (docs/design/repair.md). Pure; I1, I9.
 
     L = 2^62  ->  no monoton row  ->  no data
 
-Each step first notes in a pointer of its own what the next one can find nowhere else: how far the
-data was dropped when L went up, and how far it goes when the monoton row goes. So a deletion that
-was cut off, or has another beside it, continues where it was, and leaves nothing [T15].
+Each step first notes, in a pointer of its own, a fact that the next step can find nowhere else: how
+far the data was dropped when L went up, and where it ends when the monoton row goes. So a deletion
+that was cut off, or that runs twice at once, continues where it was, and leaves nothing [T15].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raise:
-    """Note that all below ``dropped`` is gone, then raise L: nothing is acknowledged any more."""
+    """Note that all below ``dropped`` is gone, then raise L: no put is acknowledged any more."""
 
     dropped: BucketNo
 
@@ -42,19 +42,19 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Over:
-    """Nothing of the lane is left but its pointers, which stay for ever."""
+    """The lane has nothing left but its pointers, which stay for ever."""
 
 
 Step = Raise | Close | Drop | Over
 
 
 def next_step(end: BucketNo | None, pointers: Pointers, *, at_most: int) -> Step:
-    """The next step of a deleter, whoever has done what before.
+    """Return the next step of a deleter, whichever steps others have done before.
 
     Args:
         end: The bucket where the ids end, by the monoton row; None: there is no row.
-        pointers: Read *after* that row: a row that went in between would leave its end unseen.
-        at_most: How many buckets are dropped before that is noted.
+        pointers: Read *after* that row: if the row went in between, its end would be unseen.
+        at_most: The most buckets to drop before that is noted.
     """
     if not pointers.is_deleted:
         return Raise(dropped=pointers.repair)

@@ -1,4 +1,4 @@
-"""Group the messages of a bucket by when they expire, if nobody was given them until then. Pure.
+"""Group the messages of a bucket by when they expire, if nobody gets them before. Pure.
 
 A message with a time to live expires at a whole minute, rounded up. A queue's retention is one time
 for a whole row, so it costs no more space than a number [U7].
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MINUTE_US: Final = 60_000_000
-"""Times to live end at whole minutes, so that groups stay few."""
+"""The unit at whose multiples times to live end, so that groups stay few."""
 
 GROUPS_BYTES: Final = 110 * 1024
-"""The most bytes of the groups of a row that is sealed. With what is fresh and a first lease, the
+"""The most bytes of the groups of a row at its seal. With fresh messages and a first lease, the
 row's claims are below 128 KiB, whatever times to live its messages have [U8]."""
 
 GROUP_BYTES: Final = 16
-"""The bytes of a group beside its set of ids, at most."""
+"""The most bytes of a group beside its set of ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiring:
-    """Messages that nobody is given from ``expires_us`` on."""
+    """Messages that nobody gets from ``expires_us`` on."""
 
     expires_us: int
     runs: Runs
@@ -36,12 +36,12 @@ class Expiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """How long the messages of a bucket live.
+    """The lifetime of a bucket's messages.
 
     Attributes:
-        expires_us: Offset to the end of its time to live, for messages that have one only.
+        expires_us: Offset to the end of the time to live, only for messages that have one.
         put_us: When the latest message was put.
-        retention_us: The queue's; None: for ever.
+        retention_us: The queue's retention; None: for ever.
     """
 
     expires_us: Mapping[int, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ FOR_EVER: Final = Life()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """The times of a bucket's messages as its row has them.
+    """The times of a bucket's messages, in the form of its row.
 
     Attributes:
         delayed, expiring: Groups, soonest first.
@@ -67,15 +67,15 @@ class Times:
 
 
 def minute_after(time_us: int) -> int:
-    """The whole minute that this time rounds up to."""
+    """Return the whole minute that this time rounds up to."""
     return -(-time_us // MINUTE_US) * MINUTE_US
 
 
 def kept_until(put_us: int, due_us: Iterable[int], retention_us: int | None) -> int | None:
-    """When the last of some messages expires by the retention; None: never.
+    """Return when the last of some messages expires by the retention; None: never.
 
-    It counts from the latest put and the latest due time: no message expires early, and those put
-    before it expire a little late [U7].
+    It counts from the latest put and the latest due time: no message expires early, and earlier
+    ones expire a little late [U7].
 
     Args:
         put_us: When the latest of them was put.
@@ -86,7 +86,7 @@ def kept_until(put_us: int, due_us: Iterable[int], retention_us: int | None) -> 
 def times_of(due_us: Mapping[int, int], life: Life = FOR_EVER, *, now_us: int) -> Times:
     """Group the messages of a bucket that is about to be sealed.
 
-    If there are times to live, steps are widened until the groups fit `GROUPS_BYTES`: then messages
+    If there are times to live, steps are widened until the groups fit `GROUPS_BYTES`. Messages then
     fall due later, and expire later, never earlier [U8]. A message whose due time was rounded up
     lives as long from there on.
 
@@ -116,14 +116,14 @@ def times_of(due_us: Mapping[int, int], life: Life = FOR_EVER, *, now_us: int) -
 
 
 def size_of(groups: Iterable[tuple[int, Runs]]) -> int:
-    """The most bytes that these groups take in a row."""
+    """Return the most bytes that these groups take in a row."""
     return sum(len(runs.encode()) + GROUP_BYTES for _, runs in groups)
 
 
 def _late_by(
     groups: Iterable[tuple[int, Runs]], due_us: Mapping[int, int], of: Mapping[int, int]
 ) -> dict[int, int]:
-    """By how much the due time of each message was rounded up."""
+    """Return by how much the due time of each message was rounded up."""
     return {
         offset: due - due_us[offset]
         for due, runs in groups
@@ -134,7 +134,8 @@ def _late_by(
 
 def _fitting(groups: list[tuple[int, Runs]], step: int, limit: int) -> list[tuple[int, Runs]]:
     """Merge groups by ever wider steps until they take at most ``limit`` bytes [U8]."""
-    # What is too much by its times alone needs no look at its runs, which may be 100,000.
+    # Groups that are too many by their times alone need no look at their runs, which may be
+    # 100,000.
     while len(groups) > 1 and len(_rounded(groups, step)) * GROUP_BYTES > limit:
         step *= 2
     groups = _merged(groups, step)
@@ -145,7 +146,7 @@ def _fitting(groups: list[tuple[int, Runs]], step: int, limit: int) -> list[tupl
 
 
 def _at_least(groups: Iterable[tuple[int, Runs]]) -> int:
-    """A lower bound of `size_of` that costs little: two bytes for each run, or a bitmap."""
+    """Return a cheap lower bound of `size_of`: two bytes for each run, or a bitmap."""
     return sum(GROUP_BYTES + min(2 * len(runs.pairs), runs.last // 8) for _, runs in groups)
 
 

@@ -1,4 +1,4 @@
-"""Close what Python's frozen dataclasses leave open: their dicts, and names that are no fields."""
+"""Close two gaps of Python's frozen dataclasses: their dicts, and names that are not fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that nobody changes. It is equal to a dict of the same items, hashes and pickles."""
+    """A dict that nobody can change. It equals a dict of the same items, hashes and pickles."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("this dict cannot be changed. Make another one of it: dict(...)")
@@ -20,16 +20,16 @@ class FrozenDict(dict[K, V]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __hash__(self) -> int:  # type: ignore[override]  # a dict that changes has none
+    def __hash__(self) -> int:  # type: ignore[override]  # a mutable dict has none
         return hash(frozenset(self.items()))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy without a call of what is refused."""
+        """Pickle and copy without the methods that are refused."""
         return FrozenDict, (dict(self),)
 
 
 def freeze(value: object, *names: str) -> None:
-    """Make these fields of a frozen dataclass dicts that nobody changes: for ``__post_init__``."""
+    """Turn these fields of a frozen dataclass into `FrozenDict`; for ``__post_init__``."""
     for name in names:
         given = getattr(value, name)
         if type(given) is not FrozenDict:
@@ -37,10 +37,10 @@ def freeze(value: object, *names: str) -> None:
 
 
 def frozen(kind: type[T]) -> type[T]:
-    """Decorate a dataclass that has ``frozen`` and ``slots``: any change is refused as frozen.
+    """Decorate a dataclass with ``frozen`` and ``slots``: any change raises `FrozenInstanceError`.
 
-    For a name that is no field, Python 3.11 to 3.13 raise ``TypeError: super(type, obj)`` there:
-    the class that they have in mind is the one before it got its slots.
+    For a name that is not a field, Python 3.11 to 3.13 raise ``TypeError: super(type, obj)`` there:
+    they refer to the class as it was before it got its slots.
     """
     names = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # it is a dataclass
 

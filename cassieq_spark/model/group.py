@@ -1,7 +1,7 @@
-"""Define a message's group id: which customer, tenant or request type it belongs to. Pure.
+"""Define a message's group id: its customer, tenant or request type. Pure.
 
-It is stored as a header, the one thing of a message that every release keeps: in dead letters, in
-redriven messages, and in what a sink copies (ADR 40).
+The group id is stored as a header, the one part of a message that every release keeps: in dead
+letters, in redriven messages, and in copies that a sink makes (ADR 40).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADER: Final = "cassieq-group"
 MOST_CHARACTERS: Final = 128
 PATTERN: Final = f"[!-~]{{1,{MOST_CHARACTERS}}}"
 ALLOWED: Final = f"1 to {MOST_CHARACTERS} letters (a-z, A-Z), digits and ASCII punctuation"
-"""As SQS has it: `PATTERN` is all printable ASCII without the space."""
+"""The allowed characters, as in SQS: `PATTERN` is all printable ASCII without the space."""
 
 _GROUP: Final = re.compile(PATTERN)
 
@@ -29,12 +29,12 @@ def is_group(text: str) -> bool:
 
 
 def with_group(headers: Mapping[str, str], group: str | None) -> dict[str, str]:
-    """The headers to store for a message of this group; None: of no group."""
+    """Return the headers to store for a message of this group; None: without a group."""
     return dict(headers) if group is None else {**headers, HEADER: group}
 
 
 def split(headers: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """The headers that a consumer sees, and the group id, from those that are stored.
+    """Split stored headers into the headers that a consumer sees and the group id.
 
     Programs that reach Cassandra by older releases may have written any text as a group id.
     """

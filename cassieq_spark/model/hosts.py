@@ -1,7 +1,7 @@
-"""The names by which a server is known, where no key is asked.
+"""Check the host names of requests to a server that asks for no key.
 
-Any site may give its own name this machine's address (DNS rebinding): its pages then count as those
-of the server. An address cannot be given to anybody else, and ``localhost`` is always this machine.
+Any site may give its own name this machine's address (DNS rebinding): its pages then count as pages
+of the server. Nobody else can get this machine's address, and ``localhost`` is always this machine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def known_hosts(listens_at: str, names: Iterable[str]) -> frozenset[str]:
-    """The names of a server, in lower case.
+    """Return the names of a server, in lower case.
 
     Raises:
-        OptionInvalid: One is no name.
+        OptionInvalid: One is not a host name.
     """
     for name in names:
         if not _NAME.fullmatch(name):
@@ -35,7 +35,7 @@ def known_hosts(listens_at: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def is_known(host: str, names: Collection[str]) -> bool:
-    """Whether a ``Host`` header has one of these names, or an address."""
+    """Whether a ``Host`` header has one of these names, or an IP address."""
     name = host_of(f"//{host}", has_port=False)
     if name in names:
         return True
@@ -47,7 +47,7 @@ def is_known(host: str, names: Collection[str]) -> bool:
 
 
 def host_of(url: str, *, has_port: bool = True) -> str:
-    """The host of a URL in lower case, with its port if there is one; empty if it has none."""
+    """Return the host of a URL in lower case, with its port if it has one; empty without a host."""
     try:
         found = urlsplit(url)
         return found.netloc.lower() if has_port else (found.hostname or "")

@@ -19,23 +19,23 @@ BucketNo = NewType("BucketNo", int)
 FIRST_BUCKET: Final = BucketNo(0)
 
 ID_LIMIT: Final = 1 << 62
-"""Ids, bucket numbers and counts of messages are below this."""
+"""The limit of ids, bucket numbers and counts of messages."""
 
 OFFSET_LIMIT: Final = 1 << 31
-"""Offsets inside a bucket are below this."""
+"""The limit of offsets inside a bucket."""
 
 ID_BITS: Final = (1 << 48) - 1
-"""The bits of a derived message id that hold the id; the others are its lane's."""
+"""The bits of a derived message id that hold the id; its lane's bits are the others."""
 
 VERSION_BITS: Final = 0xF << 76 | 0x3 << 62
 VERSION_8: Final = 0x8 << 76 | 0x2 << 62
 """The version and variant of a UUID of version 8; its other bits are free."""
 
 _FEW: Final = 8
-"""Up to this many runs, a linear search is faster."""
+"""The number of runs below which a linear search is faster."""
 
 _ONE_BYTE: Final = 0x80
-"""Varints have seven bits a byte: numbers below this take one byte."""
+"""The first number that takes more than one byte as a varint, which has seven bits a byte."""
 
 _VARINTS: Final = 0
 _BITMAP: Final = 1
@@ -46,27 +46,27 @@ _WITH_TIME: Final = 7
 
 
 class Place(NamedTuple):
-    """One bucket of a queue. Lanes count their buckets each from 0, so the number alone is none."""
+    """One bucket of a queue. Each lane counts its buckets from 0: the number alone is ambiguous."""
 
     lane: LaneId
     bucket: BucketNo
 
 
 def began_us(lease_id: UUID) -> int | None:
-    """When a delivery began, by cluster time, to the millisecond; None if its lease does not tell.
+    """Return when a delivery began, in cluster time, to the millisecond; None if it is unknown.
 
-    Those of older releases do not.
+    Lease ids of older releases do not hold it.
     """
     return (lease_id.int >> 80) * 1_000 if lease_id.version == _WITH_TIME else None
 
 
 def bucket_of(message_id: int, bucket_size: int) -> BucketNo:
-    """The bucket that holds this id."""
+    """Return the bucket that holds this id."""
     return BucketNo(message_id // bucket_size)
 
 
 def first_id(bucket: BucketNo, bucket_size: int) -> int:
-    """The id at offset 0 of this bucket."""
+    """Return the id at offset 0 of this bucket."""
     return bucket * bucket_size
 
 
@@ -75,8 +75,8 @@ class Runs:
     """A set of offsets inside one bucket, as runs.
 
     Attributes:
-        pairs: (first, last), both included; sorted, disjoint, never adjacent: equal sets are
-            equal values. Build with `of`, `span` or `from_offsets`, which ensure that.
+        pairs: (first, last), both included; sorted, disjoint, never adjacent, so that equal sets
+            are equal values. Build with `of`, `span` or `from_offsets`, which ensure that.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
@@ -128,7 +128,7 @@ class Runs:
         return self.pairs[-1][1]
 
     def __bool__(self) -> bool:
-        """Whether there is any offset."""
+        """Whether the set is not empty."""
         return bool(self.pairs)
 
     def __contains__(self, offset: object) -> bool:
@@ -139,12 +139,12 @@ class Runs:
         )
 
     def offsets(self) -> Iterator[int]:
-        """Each offset, ascending."""
+        """Yield each offset, ascending."""
         for first, last in self.pairs:
             yield from range(first, last + 1)
 
     def __or__(self, other: Runs) -> Runs:
-        """Union."""
+        """Return the union."""
         if not other.pairs:
             return self
         if not self.pairs:
@@ -152,7 +152,7 @@ class Runs:
         return Runs.of(*self.pairs, *other.pairs)
 
     def __and__(self, other: Runs) -> Runs:
-        """Intersection."""
+        """Return the intersection."""
         if not self.pairs or not other.pairs:
             return EMPTY
         common: list[tuple[int, int]] = []
@@ -169,7 +169,7 @@ class Runs:
         return Runs(tuple(common))
 
     def __sub__(self, other: Runs) -> Runs:
-        """Difference."""
+        """Return the difference."""
         if not self.pairs or not other.pairs:
             return self
         rest: list[tuple[int, int]] = []
@@ -193,13 +193,13 @@ class Runs:
         return not self - other
 
     def below(self, limit: int) -> Runs:
-        """The offsets lower than ``limit``."""
+        """Return the offsets lower than ``limit``."""
         return Runs(
             tuple((first, min(last, limit - 1)) for first, last in self.pairs if first < limit)
         )
 
     def take(self, count: int) -> tuple[Runs, Runs]:
-        """(the lowest ``count`` of them or all, the rest)."""
+        """Return (the lowest ``count`` offsets or all, the rest)."""
         taken: list[tuple[int, int]] = []
         for at, (first, last) in enumerate(self.pairs):
             size = last - first + 1
@@ -217,7 +217,7 @@ class Runs:
         """Encode as stored in rows: differences as varints, or a bitmap if that is smaller."""
         if len(self.pairs) == 1:
             first, last = self.pairs[0]
-            if last < _ONE_BYTE:  # most leases have one message: their speed is the row's
+            if last < _ONE_BYTE:  # most leases have one message, so their speed is the row's
                 return bytes((_VARINTS, first, last - first))
         varints = bytearray((_VARINTS,))
         before = 0
@@ -237,7 +237,7 @@ class Runs:
         """Read what `encode` wrote.
 
         Raises:
-            RowCorrupt: It is something else.
+            RowCorrupt: It is not an encoded set.
         """
         try:
             form = encoded[0]
@@ -254,12 +254,12 @@ EMPTY: Final = Runs()
 
 
 def union(parts: Iterable[Runs]) -> Runs:
-    """The union of all parts."""
+    """Return the union of all parts."""
     return Runs.of(*(pair for part in parts for pair in part.pairs))
 
 
 def derived_message_id(lane: LaneId, message_id: int) -> UUID:
-    """The message id of a message whose writer chose none: a version 8 UUID of lane and id.
+    """Derive the message id of a message whose writer chose none: a version 8 UUID of lane and id.
 
     The first 74 free bits are the lane's, the last 48 the id (modulo 2**48): unique in a lane, and
     across lanes as unique as 74 random bits are. Nothing is stored for it.
@@ -268,7 +268,7 @@ def derived_message_id(lane: LaneId, message_id: int) -> UUID:
 
 
 def message_id_of(lane: LaneId, number: int, chosen: bytes | None) -> str:
-    """The message id that users see: what its writer chose, 16 bytes, or one of lane and id."""
+    """Return the message id that users see: the writer's 16 bytes, or lane and id encoded."""
     if chosen is not None:
         return str(UUID(bytes=chosen))
     text = f"{_derived(lane, number):032x}"  # a UUID made for its text alone takes twice as long
@@ -281,9 +281,9 @@ def _derived(lane: LaneId, number: int) -> int:
 
 
 def _at(pairs: tuple[tuple[int, int], ...], offset: int) -> int:
-    """The index of the run that holds this offset, or could: all runs before it end below.
+    """Return the index of the run that may hold this offset: all runs before it end below.
 
-    A row may have as many runs as messages, and is asked for one of them at a time [T2].
+    A row may have as many runs as messages, and callers ask for one message at a time [T2].
     """
     if len(pairs) < _FEW:
         return 0

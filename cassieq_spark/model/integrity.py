@@ -1,4 +1,4 @@
-"""Check the rules that no bucket row may ever break, whoever wrote it last. Pure (design 10)."""
+"""Check the rules that every bucket row must keep, whoever wrote it (docs/invariants.md). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEYOND_BUCKET = "manifest_beyond_bucket"
 
 MEETING_NAMED = 64
-"""How many places that share messages are compared with each other and named."""
+"""The most places with common messages that are compared with each other and named."""
 
 TWO_STATES = "message_in_two_states"
 NO_MANIFEST = "message_in_no_manifest"
@@ -25,7 +25,7 @@ FINISHED_WITH_MESSAGES = "finished_with_messages"
 
 
 def broken(row: Bucket) -> Iterator[tuple[str, str]]:
-    """Yield (kind, what) of every rule that this row breaks by itself."""
+    """Yield (kind, description) of every rule that this row breaks by itself."""
     places = list(_places(row))
     for (one, its), (other, theirs) in combinations(_meeting(places), 2):
         if both := its & theirs:
@@ -45,7 +45,7 @@ def broken(row: Bucket) -> Iterator[tuple[str, str]]:
 
 
 def beyond(row: Bucket, *, bucket_size: int) -> str | None:
-    """The offsets that a manifest names beyond its bucket: they are the next one's (I6) [T1]."""
+    """Describe the offsets that a manifest names beyond its bucket: the next bucket's (I6) [T1]."""
     outside = row.manifest - row.manifest.below(bucket_size)
     if not outside:
         return None
@@ -57,7 +57,7 @@ def beyond(row: Bucket, *, bucket_size: int) -> str | None:
 
 
 def stored_twice(spans: Iterable[Runs]) -> Runs:
-    """Offsets that are in more than one stored row of a bucket."""
+    """Return the offsets that are in more than one stored row of a bucket."""
     seen = twice = EMPTY
     for span in spans:
         twice |= seen & span
@@ -66,7 +66,7 @@ def stored_twice(spans: Iterable[Runs]) -> Runs:
 
 
 def _meeting(places: list[tuple[str, Runs]]) -> list[tuple[str, Runs]]:
-    """The first few places that share messages with another: a row may have 100,000 places [T2]."""
+    """Return the first few places that share messages with another: a row may have 100,000 [T2]."""
     runs = sorted(
         (first, last, number)
         for number, (_, of_place) in enumerate(places)
@@ -83,7 +83,7 @@ def _meeting(places: list[tuple[str, Runs]]) -> list[tuple[str, Runs]]:
 
 
 def _places(row: Bucket) -> Iterator[tuple[str, Runs]]:
-    """Yield each place a message may be in, with its messages; they must not meet (I2, I4)."""
+    """Yield each place of messages, with its messages; places must not overlap (I2, I4)."""
     yield "free", row.fresh
     for returned in row.returned:
         yield f"free after {returned.deliveries} deliveries", returned.runs

@@ -1,6 +1,6 @@
-"""Claim, ack, extend, release: the moves of a sealed bucket (design 5), all pure.
+"""Claim, ack, extend, release: the moves of a sealed bucket (docs/design/get-and-leases.md). Pure.
 
-Each is what one CAS writes, for any number of messages. Holds I2, I3, I4.
+Each move is what one CAS writes, for any number of messages. Holds I2, I3, I4.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 EXPIRY_MARGIN_US = 250_000
-"""A lease is re-claimed only this long after it ran out: two measured clocks differ less (G6)."""
+"""The least time from a lease's end to its re-claim: two measured clocks differ less (G6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,12 @@ class Terms:
 
     Attributes:
         at_most: Messages, 1 or more.
-        below: Only offsets below this one (a trigger's target), None for all.
-        until_us: When the leases run out.
+        below: The limit of offsets (a trigger's target); None for all.
+        until_us: When the new leases run out.
         max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
         expired_die: Whether expired messages are dead, to be moved; otherwise they count as acked.
-        fresh_first: Whether what was never delivered goes out before what came back.
+        fresh_first: Whether fresh messages go out before those that came back.
     """
 
     at_most: int
@@ -64,14 +64,14 @@ class Terms:
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
-    """Whether anybody may claim these messages again."""
+    """Whether any client may claim these messages again."""
     return now_us > lease.until_us + EXPIRY_MARGIN_US
 
 
 def claimable(
     row: Bucket, *, now_us: int, below: int | None = None, max_deliveries: int | None = None
 ) -> int:
-    """How many messages a claim could take now, without those that it would find dead."""
+    """Return how many messages a claim could take now, without those that it would find dead."""
     if row.status is not Status.SEALED:
         return 0
     return sum(
@@ -82,7 +82,7 @@ def claimable(
 
 
 def is_crowded(row: Bucket, *, now_us: int) -> bool:
-    """Whether a look for messages goes on after this bucket, though it may be claimed from [R6].
+    """Whether a scan goes on after this bucket, though it may be claimed from [R6].
 
     Expired leases do not count: the claim that takes from them merges them first.
     """
@@ -93,9 +93,9 @@ def is_crowded(row: Bucket, *, now_us: int) -> bool:
 
 
 def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
-    """Whether a claim would find messages that end, so that it must be made.
+    """Whether a claim would find messages to end, so that it must be made.
 
-    They are out of deliveries, or expired.
+    Such messages are out of deliveries, or expired.
     """
     if row.status is not Status.SEALED:
         return False
@@ -106,7 +106,7 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
 
 
 def expired_of(row: Bucket, now_us: int) -> Runs:
-    """The messages that expired while nobody held them, and are still in the row."""
+    """Return the messages that expired while nobody held them, and are still in the row."""
     return union(runs for _, runs in _expired(row, now_us))
 
 
@@ -116,19 +116,19 @@ def _expired(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
 
 
 def visible(row: Bucket, now_us: int) -> list[Returned]:
-    """The messages a claim could take of a sealed row, with those that are out of deliveries."""
+    """Return the messages a claim could take of a sealed row, and those out of deliveries."""
     fresh = row.fresh - past(row, now_us)
     return [Returned(deliveries=0, runs=fresh), *held_by_nobody(row, now_us)]
 
 
 def later(row: Bucket, now_us: int) -> int:
-    """How many messages are not due yet, without expired ones."""
+    """Return how many messages are not due yet, without expired ones."""
     over = past(row, now_us)
     return sum((part.runs - over).count for part in row.delayed if part.due_us > now_us)
 
 
 def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
-    """The messages that came back, in the order in which a claim takes them: by time."""
+    """Return the messages that came back, in the order in which a claim takes them: by time."""
     back = [
         (group.due_us, Returned(deliveries=group.deliveries, runs=group.runs))
         for group in row.delayed
@@ -149,15 +149,15 @@ def held_by_nobody(row: Bucket, now_us: int) -> list[Returned]:
 def claim(
     row: Bucket, terms: Terms, new_id: Callable[[], UUID]
 ) -> tuple[Bucket, tuple[Lease, ...]]:
-    """Lease up to ``terms.at_most`` messages; the row as it was, and no lease, if there are none.
+    """Lease up to ``terms.at_most`` messages; without any, return the row as it was, and no lease.
 
-    What came back goes out in the order in which it came back, before what is fresh, unless
-    ``terms.fresh_first`` says so: what always returns must not hide the rest (I10). A lease holds
-    messages of one delivery count only. Messages out of deliveries go into the open dead set [R14].
-    Expired leases that are not taken stay, so that their holders may still ack [R20], unless the
-    row has so many leases that they are merged, into one set per delivery count [R6]. What expired
-    is taken out first, so that no claim hands it out. No claim is
-    refused for the size of a row: what is visible can be had, whoever holds the rest [T2] [T11].
+    Returned messages go out in the order in which they came back, before fresh ones, unless
+    ``terms.fresh_first`` is set: messages that always return must not hide the rest (I10). A lease
+    holds messages of one delivery count only. Messages out of deliveries go into the open dead set
+    [R14]. Expired leases that are not taken stay: their holders may still ack [R20]. Too many
+    leases are merged into one set per delivery count [R6]. Expired messages are taken out first, so
+    that no claim hands them out. No claim is refused for the size of a row: visible messages can be
+    had, whoever holds the rest [T2] [T11].
     """
     row, (leases,) = claim_each(row, [terms], new_id)
     return row, leases
@@ -169,7 +169,7 @@ def claim_each(
     """Claim for several callers, one after the other; return the row and the leases of each.
 
     Callers share leases of up to `RUNS_PER_LEASE` runs, so that many small claims do not fill the
-    row. Each is given its own part of such a lease, and settles it by its runs.
+    row. Each caller gets its own part of such a lease, and settles it by its runs.
 
     Args:
         wanted: At least one; they differ in ``at_most`` only.
@@ -192,10 +192,10 @@ def claim_each(
 
 
 def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucket:
-    """Take messages out of their leases for good; None = all that the lease still holds.
+    """Take messages out of their leases for good; None means all that the lease still holds.
 
-    A missing lease is skipped: its messages were acked, or belong to somebody's later delivery and
-    are not touched (I3). A lease that ran out but was not re-claimed still acks [R20].
+    A missing lease is skipped: its messages were acked, or belong to a later delivery and are not
+    touched (I3). A lease that ran out but was not re-claimed still acks [R20].
     """
     leases = []
     done = []
@@ -226,10 +226,10 @@ def extend(
     now_us: int,
     never_sooner: bool = False,
 ) -> Bucket:
-    """Let messages of these leases come back at ``until_us`` instead; None = all of the lease.
+    """Let messages of these leases come back at ``until_us`` instead; None means all of the lease.
 
-    With ``never_sooner``, what runs out later than that already stays as it is. The part of a lease
-    that is not extended keeps its end, in an entry of its own.
+    With ``never_sooner``, a lease that runs out later stays as it is. The part of a lease that is
+    not extended keeps its end, in an entry of its own.
     """
     leases: list[Lease] = []
     for lease in row.leases:
@@ -248,7 +248,7 @@ def extend(
 def take_over(
     row: Bucket, lease_ids: Iterable[UUID], *, run: UUID, until_us: int, now_us: int
 ) -> Bucket:
-    """As `extend`, and the leases belong to ``run`` now: a restart resumes its batch [R17]."""
+    """Extend leases, and hand them to ``run``: a restart resumes its batch [R17]."""
     wanted = frozenset(lease_ids)
     row = extend(row, dict.fromkeys(wanted), until_us=until_us, now_us=now_us)
     return replace(
@@ -267,12 +267,12 @@ def release(
     due_us: int | None = None,
     is_counted: bool = True,
 ) -> Bucket:
-    """Give messages back; None = all that the lease still holds.
+    """Give messages back; None means all that the lease still holds.
 
     Args:
-        due_us: Not before this time; None: at once.
-        is_counted: False if the claim was answered after its own end, or nobody was handed one of
-            its messages: it uses up no delivery [P18].
+        due_us: The earliest time of the next delivery; None: at once.
+        is_counted: False if the claim was answered after its own end, or nobody was handed its
+            messages: no delivery is used up [P18].
     """
     uncounted = 0 if is_counted else 1
     leases: list[Lease] = []
@@ -302,7 +302,7 @@ def release(
 
 
 class _Taken:
-    """The messages one claim takes, by delivery count so far: one lease each."""
+    """The messages that one claim takes, by delivery count so far: one lease each."""
 
     def __init__(self, terms: Terms) -> None:
         self._below = terms.below
@@ -310,7 +310,7 @@ class _Taken:
         self.by_deliveries: dict[int, Runs] = {}
 
     def take(self, runs: Runs, deliveries: int) -> Runs:
-        """Take the lowest first: as many as still wanted, and as many runs as a lease may have."""
+        """Take the lowest first, at most as many as still wanted and as many runs as may be."""
         so_far = self.by_deliveries.get(deliveries, EMPTY)
         if deliveries not in self.by_deliveries and len(self.by_deliveries) >= LEASES_PER_CLAIM:
             return EMPTY
@@ -324,7 +324,7 @@ class _Taken:
 
 
 class _Shared:
-    """The leases that the callers of `claim_each` have together."""
+    """The leases that the callers of `claim_each` share."""
 
     def __init__(self, terms: Terms, owner: str, new_id: Callable[[], UUID]) -> None:
         self._terms = terms
@@ -334,7 +334,7 @@ class _Shared:
         self.leases: list[Lease] = []
 
     def part(self, deliveries: int, runs: Runs) -> Lease:
-        """Add what one caller takes of one delivery count; return its part of the lease."""
+        """Add one caller's messages of one delivery count; return its part of the lease."""
         at = self._filling.get(deliveries)
         together = runs if at is None else self.leases[at].runs | runs
         if at is not None and len(together.pairs) <= RUNS_PER_LEASE:
@@ -354,7 +354,7 @@ class _Shared:
 
 
 def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
-    """Take what one caller is given out of what is visible."""
+    """Take one caller's messages out of the visible ones."""
     taken = _Taken(terms)
     passed: list[Returned] = []
     while left and taken.left > 0:
@@ -367,7 +367,7 @@ def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
 
 
 def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
-    """Put messages out of deliveries into the open dead set; without a limit nothing dies [R22]."""
+    """Put messages out of deliveries into the open dead set; without a limit none dies [R22]."""
     limit = terms.max_deliveries
     if limit is None:
         return row

@@ -1,7 +1,7 @@
-"""Who waits for a share: each party in a line of its own, and the lines have their turns.
+"""Line up the waiters for a share: each party has a line of its own, and the lines take turns.
 
-So a party waits for those of its own before it, and for each of these and for itself for one of
-each other party. How much a party may have is another rule: `shares`.
+So a waiter waits for those of its party before it, and for one of each other party for each of
+these and for itself. `shares` decides how much a party may have.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ W = TypeVar("W")
 
 
 class Lines(Generic[W]):
-    """Those who wait, by party; None is a party, too."""
+    """The waiters, by party; None is a party, too."""
 
     def __init__(self) -> None:
-        self._lines: dict[str | None, deque[W]] = {}  # whose turn is next, first
+        self._lines: dict[str | None, deque[W]] = {}  # the line of the next turn is first
 
     def __len__(self) -> int:
-        """How many wait; any thread may ask."""
+        """Return how many wait; any thread may ask."""
         return sum(map(len, list(self._lines.values())))
 
     def __iter__(self) -> Iterator[W]:
-        """All who wait now."""
+        """Yield all who wait now."""
         return iter([one for line in self._lines.values() for one in line])
 
     def waits(self, who: str | None) -> int:
-        """How many of a party wait."""
+        """Return how many of a party wait."""
         return len(self._lines.get(who, ()))
 
     def add(self, who: str | None, one: W) -> None:
-        """Let one more of a party wait."""
+        """Add a waiter to its party's line."""
         self._lines.setdefault(who, deque()).append(one)
 
     def next(self, admits: Callable[[str | None], bool]) -> tuple[str | None, W] | None:
-        """Take out whoever has the next turn; None: nobody who waits is admitted.
+        """Take out the waiter with the next turn; None: nobody who waits is admitted.
 
         Args:
             admits: Whether a party may have something now.
@@ -55,7 +55,7 @@ class Lines(Generic[W]):
         return who, one
 
     def forget(self, who: str | None, one: W) -> None:
-        """Take out somebody who gives up, if it still waits."""
+        """Take out a waiter that gives up, if it still waits."""
         line = self._lines.get(who)
         if line is not None and one in line:
             line.remove(one)

@@ -1,4 +1,4 @@
-"""Encode the source's offset: it names exactly what its micro-batch holds (design 7), as JSON."""
+"""Encode the source's offset as JSON: it names its micro-batch exactly (docs/design/source.md)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LeasedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffset:
-    """One offset.
+    """One offset of the Spark source.
 
     Attributes:
         stream: Minted with the first batch; None before it.
-        queues: The first lane of each queue that the query reads: another one under its name means
-            that the queue was re-created. All queues of ``leases`` are among them.
+        queues: The first lane of each queue that the query reads: another lane under a queue's name
+            means that it was re-created. All queues of ``leases`` are among them.
         seq: 0 before the first batch, then one more with each.
     """
 
@@ -43,17 +43,17 @@ class SourceOffset:
     leases: tuple[LeasedRuns, ...] = ()
 
     def by_queue(self) -> dict[QueueName, tuple[LeasedRuns, ...]]:
-        """The parts of the batch; a queue without messages in it has none."""
+        """Return the parts of the batch; a queue without messages in it has no entry."""
         found: dict[QueueName, list[LeasedRuns]] = {}
         for leased in self.leases:
             found.setdefault(leased.queue, []).append(leased)
         return {queue: tuple(some) for queue, some in found.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that Spark logs.
+        """Return the JSON that Spark logs.
 
         ``queues``: an entry ``[name, lanes]`` per queue: its first lane, then others that the batch
-        is from. ``leases``: an entry ``[place among all those lanes, bucket, lease, first, last]``
+        is from. ``leases``: an entry ``[index among all those lanes, bucket, lease, first, last]``
         per run of ids.
         """
         lanes = {queue: [first] for queue, first in self.queues.items()}
@@ -75,10 +75,10 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        """Read an offset of any version this release knows.
+        """Read an offset of any version that this release knows.
 
         Raises:
-            OffsetUnreadable: It is not one, or of a later version.
+            OffsetUnreadable: It is not an offset, or of a later version.
         """
         try:
             version = json["v"]
@@ -106,7 +106,7 @@ class SourceOffset:
 
 
 def by_bucket(leases: Iterable[LeasedRuns]) -> dict[Place, dict[UUID, Runs | None]]:
-    """The messages of one queue to ack when their batch is done."""
+    """Return the messages of one queue to ack when their batch is done."""
     found: dict[Place, dict[UUID, Runs | None]] = {}
     for leased in leases:
         found.setdefault(leased.place, {})[leased.lease_id] = leased.runs
@@ -114,7 +114,8 @@ def by_bucket(leases: Iterable[LeasedRuns]) -> dict[Place, dict[UUID, Runs | Non
 
 
 INITIAL = SourceOffset()
-"""A constant: Spark asks for it several times, and again on a restart of batch 0."""
+"""The offset before the first batch. Spark asks for it several times, and again on a restart of
+batch 0, so it is a constant."""
 
 
 def _leases(entries: list[Any], queues: Mapping[QueueName, list[LaneId]]) -> tuple[LeasedRuns, ...]:

@@ -1,4 +1,4 @@
-"""Define the monotone pointers and the time grid of the expiry hints (design 2, 6)."""
+"""Define the monotone pointers and the time grid of the expiry hints (docs/design/time.md)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ MINUTE_US = 60_000_000
 HOUR_MINUTES = 60
 
 PASS_AFTER_US = 30_000_000
-"""How far the time pointer stays behind a minute's end: a claimer may write its hint late [P17]."""
+"""The distance of the time pointer from a minute's end: a claimer may write its hint late [P17]."""
 
 LATE_AFTER_US = PASS_AFTER_US // 2
-"""A client that took longer over a hint writes it again [T7]. A hint whose minute another's clock
-may have passed this long ago is written again after its CAS [T4]."""
+"""The delay from which on a hint is written again: of a client that took longer to write it
+[T7], or after its CAS, if another's clock may have passed the hint's minute this long ago [T4]."""
 
 REACH_MINUTES = 4 * HOUR_MINUTES
-"""If the time pointer is ahead of now, a reader looks this far back and ahead for hints."""
+"""The time that a reader looks back and ahead for hints, if the time pointer is ahead of now."""
 
 HINT_SPARE_S = 2 * 86_400
-"""A hint outlives the moment it points at by this long, then its TTL removes it [R13]."""
+"""The time that a hint outlives the moment that it names; then its TTL removes it [R13]."""
 
 DELETED = ID_LIMIT
 """The repair pointer of a deleted queue: every late put fails its check against it [P13]."""
 
 
 class Pointer(StrEnum):
-    """The max registers of a lane (G4): absent = 0, they never go back (I6)."""
+    """The max registers of a lane (G4): absent means 0, and they never go back (I6)."""
 
     READER = "reader"
     REPAIR = "repair"
@@ -45,13 +45,13 @@ class Pointers:
     """One read of all of a lane's pointers.
 
     Attributes:
-        reader: No bucket below it holds anything that only a look-ahead would find.
+        reader: No bucket below it holds anything that only the reader's scan would find.
         repair: The low-water mark L: every bucket below is dropped; L <= reader (G5).
         time: No minute below it has a hint that still matters.
-        dropped: For a deleted lane: nothing is left of the buckets below it [T15].
-        end: For a deleted lane: the first bucket of which no id was handed out [T15].
+        dropped: In a deleted lane: nothing is left of the buckets below it [T15].
+        end: In a deleted lane: the first bucket of which no id was handed out [T15].
         schedule: In a queue's first lane: every due lane of a period below is finished.
-        schedule_closed: In a queue's first lane: no due lane of a period below is born any more.
+        schedule_closed: In a queue's first lane: no due lane of a period below is created any more.
             It is never below ``schedule`` [U2].
         schedule_healed: In a queue's first lane: when repair last went through all due lanes (µs).
     """
@@ -73,7 +73,7 @@ class Pointers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Part of one expiry partition: minutes ``first`` to ``last`` of ``hour``, both included."""
+    """A part of one expiry partition: minutes ``first`` to ``last`` of ``hour``, both included."""
 
     hour: int
     first: int
@@ -81,17 +81,17 @@ class Slice:
 
 
 def minute_of(time_us: int) -> int:
-    """Minutes since the epoch."""
+    """Return the minutes since the epoch."""
     return time_us // MINUTE_US
 
 
 def hour_of(minute: int) -> int:
-    """The expiry partition that holds this minute."""
+    """Return the expiry partition that holds this minute."""
     return minute // HOUR_MINUTES
 
 
 def slices(first: int, last: int) -> tuple[Slice, ...]:
-    """The parts of expiry partitions that cover these minutes, both included, oldest first."""
+    """Return the parts of expiry partitions that cover these minutes (inclusive), oldest first."""
     return tuple(
         Slice(
             hour=hour,
@@ -104,29 +104,30 @@ def slices(first: int, last: int) -> tuple[Slice, ...]:
 
 
 def is_passable(minute: int, *, now_us: int) -> bool:
-    """Whether the time pointer may pass this minute, if nothing hinted there matters now [P17]."""
+    """Whether the time pointer may pass this minute, if no hint of it matters now [P17]."""
     return (minute + 1) * MINUTE_US + PASS_AFTER_US < now_us
 
 
 def first_minute(passed: int, *, created: int, now: int) -> int:
-    """The first minute to look for hints in: at the time pointer, or where the queue began.
+    """Return the first minute to look for hints in: the time pointer, or the queue's creation.
 
     A pointer that is ahead of now was moved by a client whose clock was ahead. It never goes back
-    (I6), and what came back meanwhile is hinted below it [T7].
+    (I6), and hints of messages that came back meanwhile are below it [T7].
     """
     return max(created, passed if passed <= now else now - REACH_MINUTES)
 
 
 def hint_minutes(minute: int, *, now: int, passed: int) -> tuple[int, ...]:
-    """The minutes under which a hint for this minute is written, so that it is found.
+    """Return the minutes under which a hint for this minute is written, so that it is found.
 
-    Never before now: the time pointer may have passed what is over. If the pointer is ahead of now,
-    one is below it, found while that is so, and one after it, for when now has reached it [T7].
+    They are never before now: the time pointer may have passed a minute that is over. If the
+    pointer is ahead of now, one is below it, found while that is so. Another is after it, for when
+    now has reached it [T7].
     """
     at = max(minute, now)
     return (at,) if at >= passed else (at, passed + 1)
 
 
 def hint_ttl_s(until_us: int, *, now_us: int) -> int:
-    """How long a hint is kept, so that nobody ever has to delete one [R13]."""
+    """Return how long a hint is kept, so that nobody ever has to delete one [R13]."""
     return max(0, until_us - now_us) // 1_000_000 + HINT_SPARE_S

@@ -1,8 +1,9 @@
 """Encode receipts: opaque proof of one delivery, as text.
 
-base64url without padding, in its one canonical form, over: version u8, lane 16 B, bucket u64,
-lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. The fields that vary between
-the messages of one delivery come last, so that many can be built at once from one prefix.
+A receipt is base64url without padding, in its one canonical form, over: version u8, lane 16 B,
+bucket u64, lease 16 B, first u32, last u32, crc32 u32 of all before; big-endian. The fields that
+vary between the messages of one delivery come last, so that many can be built at once from one
+prefix.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Receipt:
 
     @property
     def began_us(self) -> int | None:
-        """When the delivery began, by cluster time, to the millisecond; None if it does not tell.
+        """The cluster time at which the delivery began, to the millisecond; None if unknown.
 
-        Leases of older releases do not.
+        Lease ids of older releases do not hold it.
         """
         return began_us(self.lease_id)
 
@@ -53,7 +54,7 @@ class Receipt:
         return Place(self.lane, self.bucket)
 
     def encode(self) -> str:
-        """The text that users see."""
+        """Return the text that users see."""
         raw = prefix(self.lane, self.bucket, self.lease_id) + _RANGE.pack(self.first, self.last)
         raw += _CRC.pack(zlib.crc32(raw))
         return _text(raw)
@@ -63,7 +64,7 @@ class Receipt:
         """Read a receipt.
 
         Raises:
-            ReceiptInvalid: It is not a receipt; the error says why. Nothing else is ever raised.
+            ReceiptInvalid: It is not a receipt; the error says why. No other error is ever raised.
         """
         if not isinstance(text, str):
             raise ReceiptInvalid(f"a receipt is text, not {type(text).__name__}")
@@ -78,8 +79,8 @@ class Receipt:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise ReceiptInvalid("a receipt has only letters, digits, '-' and '_'") from error
-        # What no encoder writes is no receipt: the last character has bits without a meaning, and
-        # b64decode takes "+" and "/" for "-" and "_".
+        # Accept only text that the encoder writes: the last character has bits without a meaning,
+        # and b64decode takes "+" and "/" for "-" and "_".
         if _text(raw) != text:
             raise ReceiptInvalid("this receipt is not as it was written. Was it altered?")
         if raw[0] != RECEIPT_VERSION:
@@ -106,5 +107,5 @@ def _text(raw: bytes) -> str:
 
 
 def prefix(lane: LaneId, bucket: BucketNo, lease_id: UUID) -> bytes:
-    """The common beginning of all receipts of one delivery."""
+    """Return the common beginning of all receipts of one delivery."""
     return _PREFIX.pack(RECEIPT_VERSION, lane.bytes, bucket, lease_id.bytes)

@@ -1,6 +1,6 @@
-"""Turn visible messages of a bucket row into dead sets with a target, for a redrive (ADR 16).
+"""Turn visible messages of a bucket row into dead sets with a target, for a redrive (ADR 16). Pure.
 
-Pure. Holds I2, I4: messages that are leased, delayed, dead or acked by now are skipped.
+Holds I2, I4: messages that are leased, delayed, dead or acked by now are skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SETS_TOGETHER: Final = 16
 
 
 def visible(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """The messages that a claim could take now, with those that are out of deliveries."""
+    """Return the messages a claim could take now, and those out of deliveries."""
     if row.status is not Status.SEALED:
         return ()
     return merge_returned(lease_rules.visible(row, now_us))
 
 
 def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """The messages that somebody holds."""
+    """Return the messages that somebody holds."""
     return merge_returned(
         Returned(deliveries=lease.delivery_count, runs=lease.runs)
         for lease in row.leases
@@ -42,7 +42,7 @@ def leased(row: Bucket, now_us: int) -> tuple[Returned, ...]:
 
 
 def delayed(row: Bucket, now_us: int) -> tuple[Returned, ...]:
-    """The messages that are not due yet."""
+    """Return the messages that are not due yet."""
     return merge_returned(
         Returned(deliveries=group.deliveries, runs=group.runs - past(row, now_us))
         for group in row.delayed
@@ -57,14 +57,14 @@ def send_on(
     *,
     now_us: int,
 ) -> tuple[Bucket, tuple[DeadSet, ...]]:
-    """Take visible messages into fresh, closed dead sets, one per target and delivery count [R14].
+    """Take visible messages into new, closed dead sets, one per target and delivery count [R14].
 
     Args:
-        chosen: By target; no message has two.
+        chosen: The messages by target; no message has two targets.
 
     Returns:
-        The row after it, and what was taken: at most `SETS_TOGETHER` sets; fewer mean that nothing
-        more is left.
+        The row afterwards, and the sets taken: at most `SETS_TOGETHER` sets; fewer mean that
+            nothing is left.
     """
     sets: list[DeadSet] = []
     for target, wanted in sorted(chosen.items()):

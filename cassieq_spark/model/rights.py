@@ -15,16 +15,16 @@ MOST_GRANTS: Final = 32
 MOST_PATTERNS: Final = 32
 
 LONGEST_TOKEN_S: Final = 365 * 86_400.0
-"""A token is valid for a year at most."""
+"""The longest life of a token: a year."""
 
 _ACCOUNT_SEPARATOR: Final = "/"
 PATTERN: Final = r"[A-Za-z0-9._*?-]{1,200}"
-"""No brackets: fnmatch's sets are not part of the language, so that it has two signs to learn."""
+"""A pattern has no brackets: without fnmatch's sets, the language has two signs to learn."""
 _PATTERN: Final = re.compile(PATTERN)
 
 
 class Right(StrEnum):
-    """What somebody may do with a queue; ``admin`` is for the account itself."""
+    """A right on a queue; ``admin`` is for the account itself."""
 
     READ = "read"
     PUT = "put"
@@ -51,23 +51,23 @@ class Grant:
     patterns: tuple[str, ...]
 
     def allows(self, right: Right, queue: str) -> bool:
-        """Whether it has that right on a queue, named without its account."""
+        """Whether the grant has that right on a queue, named without its account."""
         return self.has(right) and any(fnmatchcase(queue, one) for one in self.patterns)
 
     def has(self, right: Right) -> bool:
-        """Whether it has that right on some queue. Whoever may delete a queue may purge it."""
+        """Whether the grant has that right on some queue. The right to delete includes purge."""
         return right in self.rights or (right is Right.PURGE and Right.DELETE in self.rights)
 
     def to_plain(self) -> dict[str, list[str]]:
-        """The form that rows, tokens and ``--json`` have."""
+        """Return the form that rows, tokens and ``--json`` have."""
         return {"rights": sorted(self.rights), "queues": list(self.patterns)}
 
 
 def _least(rights: Iterable[Right]) -> frozenset[Right]:
-    """Leave out a right that another one has in it.
+    """Leave out a right that another right includes.
 
-    Keys are stored so. The right to purge is younger than others, and servers that do not know it
-    could not read a key that names it.
+    Keys are stored in this form. The right to purge is younger than the others, and servers that do
+    not know it could not read a key that names it.
     """
     found = frozenset(rights)
     return found - {Right.PURGE} if Right.DELETE in found else found
@@ -81,7 +81,7 @@ def parse_grant(rights: Iterable[str], patterns: Iterable[str]) -> Grant:
     """Check a grant from outside.
 
     Raises:
-        OptionInvalid: Names the right or the pattern that is none.
+        OptionInvalid: A right or a pattern is invalid; the error names it.
     """
     found_rights, found_patterns = _texts("rights", rights), _texts("queues", patterns)
     known = {right.value for right in Right}
@@ -105,7 +105,7 @@ def grants_of(plain: Any) -> tuple[Grant, ...]:
     """Read grants in the form of `Grant.to_plain`.
 
     Raises:
-        OptionInvalid: It is something else.
+        OptionInvalid: It is not in this form.
     """
     if not isinstance(plain, list) or not 1 <= len(plain) <= MOST_GRANTS:
         raise OptionInvalid(f"grants are not a list of 1 to {MOST_GRANTS} grants")
@@ -122,10 +122,10 @@ class Principal:
     """Somebody who has shown a key, or a token that a key has signed.
 
     Attributes:
-        account: Empty if accounts are not checked. Such a caller reaches the queues that belong to
-            no account, and no others.
-        grants: What the key may do now.
-        limits: What the token may do at most; None if the key itself was used.
+        account: The account's name; empty if accounts are not checked. Such a caller reaches only
+            the queues that belong to no account.
+        grants: The rights that the key has now.
+        limits: The most that the token allows; None if the key itself was used.
         expires_us: When the token expires; None if the key itself was used.
     """
 
@@ -136,7 +136,7 @@ class Principal:
     expires_us: int | None = None
 
     def full_name(self, queue: str) -> str:
-        """The name by which the client knows a queue of this account: ``acme/orders``.
+        """Return the name by which the client knows a queue of this account: ``acme/orders``.
 
         Raises:
             OptionInvalid: The name has a ``/``: callers name queues without the account.
@@ -149,15 +149,15 @@ class Principal:
         return f"{self.account}{_ACCOUNT_SEPARATOR}{queue}" if self.account else queue
 
     def own_name(self, queue: str) -> str | None:
-        """The name without the account, as callers know it; None for a queue of another account."""
+        """Return the name without the account, as callers know it; None: another account's."""
         account, name = _split(queue)
         return name if account == self.account else None
 
     def may(self, right: Right, queue: str) -> bool:
-        """Whether it has a right on a queue.
+        """Whether the principal has a right on a queue.
 
         Args:
-            queue: As `full_name` returns it. A queue of another account is always refused.
+            queue: The full name, see `full_name`. A queue of another account is always refused.
         """
         name = self.own_name(queue)
         return name is not None and all(
@@ -165,15 +165,15 @@ class Principal:
         )
 
     def may_put(self, queue: str) -> bool:
-        """Whether it may put messages into a queue, wherever a message's header leads a redrive."""
+        """Whether it may put messages into a queue that a message's header names to a redrive."""
         return self.may(Right.PUT, queue)
 
     def may_somewhere(self, right: Right) -> bool:
-        """Whether it may have a right on some queue: for requests that name none, such as lists."""
+        """Whether it has a right on some queue: for requests that name no queue, such as lists."""
         return all(any(grant.has(right) for grant in grants) for grants in self._each())
 
     def may_administer(self) -> bool:
-        """Whether it may change its account: keys and their rights. It needs all queues for that.
+        """Whether it may change its account: keys and their rights. That needs all queues.
 
         A key that may administer only some queues could give itself the others.
         """
@@ -183,7 +183,7 @@ class Principal:
         )
 
     def require(self, right: Right, queue: str) -> None:
-        """Return if it has the right.
+        """Return if the principal has the right.
 
         Raises:
             AccessDenied: It does not; the error names the key, the right and the queue.
@@ -192,7 +192,7 @@ class Principal:
             raise self._lacks(right, f"on queue {queue!r}", queue)
 
     def require_somewhere(self, right: Right) -> None:
-        """Return if it may have the right on some queue.
+        """Return if the principal may have the right on some queue.
 
         Raises:
             AccessDenied: It has it on none; the error names the key and the right.
@@ -201,7 +201,7 @@ class Principal:
             raise self._lacks(right, "on every queue")
 
     def require_admin(self) -> None:
-        """Return if it may change its account.
+        """Return if the principal may change its account.
 
         Raises:
             AccessDenied: It may not.
@@ -210,7 +210,7 @@ class Principal:
             raise self._lacks(Right.ADMIN, "on the pattern '*'")
 
     def _each(self) -> list[tuple[Grant, ...]]:
-        """What has to allow a thing: the key, and the token if one was shown."""
+        """Return the grants that must all allow a request: the key's, and the token's if any."""
         return [self.grants] if self.limits is None else [self.grants, self.limits]
 
     def _lacks(self, right: Right, where: str, queue: str = "") -> AccessDenied:
@@ -224,9 +224,9 @@ class Principal:
 
 
 def _split(queue: str) -> tuple[str, str]:
-    """The account of a queue, empty if it has none, and its name in it."""
+    """Return the account of a queue, empty if it has none, and its name in it."""
     account, separator, name = queue.partition(_ACCOUNT_SEPARATOR)
-    # Nobody's account is "/", so that "/orders" is not taken for "orders".
+    # No account is named "/", so that "/orders" is not taken for "orders".
     return (account or _ACCOUNT_SEPARATOR, name) if separator else ("", queue)
 
 

@@ -18,10 +18,10 @@ and no move may be refused for it: then nothing can stop a queue. There are two 
 sets, tags of clients, and times to live, whose steps a seal widens [U8]. Above a limit,
 words are replaced by one, and sets wait.
 
-So a row has at most `limit_of` bytes: 9 MB with the largest buckets, when each message has been
-claimed and updated by itself, by a Spark run of its own. Cassandra takes mutations up to 16 MiB.
-An ordinary row has less than `PREFERRED_BYTES`; claimers leave larger ones to the last, and look
-for other buckets beside one that has `CROWDED_LEASES`.
+So a row has at most `limit_of` bytes: 9 MB with the largest buckets, if each message was claimed
+and updated alone, each by a Spark run of its own. Cassandra takes mutations up to 16 MiB. An
+ordinary row has less than `PREFERRED_BYTES`; claimers leave larger ones to the last, and scan on
+after one with `CROWDED_LEASES`.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ from cassieq_spark.model.expiry import GROUPS_BYTES
 
 PREFERRED_BYTES: Final = 8 * 1024
 PREFERRED_LEASES: Final = 64
-"""Above either limit a claimer prefers another bucket that it has seen; above this one, a claim
-merges leases that ran out [R6]."""
+"""The limits of a preferred row. Above either, a claimer prefers another bucket that it has seen;
+above this one, a claim merges leases that ran out [R6]."""
 
 CROWDED_LEASES: Final = 2_048
-"""A look for messages goes on after a bucket with this many live leases, though it may be claimed
-from: each of its CASes costs as much as all of them [R6] [T11]."""
+"""The live leases from which on a scan goes on after a bucket, though it may be claimed from:
+each of its CASes costs as much as all of them [R6] [T11]."""
 
 LEASES_PER_CLAIM: Final = 64
 """The most leases that one claim makes, one per delivery count, so that an offset stays small."""
 
 RUNS_PER_LEASE: Final = 64
-"""A claim takes at most this many separate runs into one lease, so that an offset naming them
+"""The most separate runs that a claim takes into one lease, so that an offset that names them
 stays small."""
 
 OWNERS_BYTES: Final = 64 * 1024
-"""The names of all holders of leases of one bucket. Further ones are called `FURTHER_OWNERS`: names
-are for people, and a lease has an id."""
+"""The most bytes of the names of all holders of leases of one bucket. Further holders are called
+`FURTHER_OWNERS`: names are for people, and a lease has an id."""
 
 FURTHER_OWNERS: Final = "(others)"
 
 REASONS_BYTES: Final = 256 * 1024
-"""The reasons of all dead messages of one bucket, until repair has moved them. Further ones are
-`FURTHER_REASONS`."""
+"""The most bytes of the reasons of all dead messages of one bucket, until repair has moved them.
+Further reasons become `FURTHER_REASONS`."""
 
 FURTHER_REASONS: Final = (
     "rejected (too many different reasons in one bucket: this one was not kept)"
 )
 
 CLOSED_SETS: Final = 16
-"""The most closed dead sets for the dead-letter queue, which movers may have. The next is closed
-when one is gone, and takes in what dies meanwhile [R14] [T2]."""
+"""The most closed dead sets for the dead-letter queue, which movers may have. The next set is
+closed when one is gone, and takes in messages that die until then [R14] [T2]."""
 
 REDRIVEN_SETS: Final = 64
-"""The most dead sets with a target of their own. A redrive waits while there are so many [R6]."""
+"""The most dead sets with a target of their own. At this number, a redrive waits [R6]."""
 
 TIMES_OF_DEATH: Final = 1_024
-"""The most times at which messages of one open set died. With more, a time is rounded up, by a
-small share of the time that all of them took: a row of single rejects stays small [T2]."""
+"""The most times of death in one open set. With more, times are rounded up by a small share of
+the time that all of them took: a row of single rejects stays small [T2]."""
 
 BYTES_PER_MESSAGE: Final = 84
 """The bytes of a message's place and its revision: the sum above, rounded up."""

@@ -1,8 +1,8 @@
 """Settle deliveries: compute what an ack, a release, an extension and so on do to a row.
 
-All that is asked of a bucket is one CAS, whoever asks: a program by receipts, a streaming query by
-leases (design 5). Holds I2, I3, I4: an action takes effect on its own delivery, or on nothing.
-Pure.
+All settlements of a bucket at a time are one CAS, whether a program asks by receipts or a streaming
+query by leases (docs/design/settle.md). Holds I2, I3, I4: an action takes effect on its own
+delivery, or on nothing. Pure.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The message goes back to the queue, for anybody.
+    """The message goes back to the queue, for any consumer.
 
     Attributes:
-        due_us: Nobody gets it before this time; None: at once.
+        due_us: The earliest time of the next delivery; None: at once.
         is_counted: False if nobody was handed the message: it uses up no delivery [P18].
     """
 
@@ -44,7 +44,7 @@ class Reject:
     """The message is dead, whatever deliveries it had left; repair moves it.
 
     Attributes:
-        reason: The header ``cassieq-reason`` of the dead letter.
+        reason: The text of the dead letter's header ``cassieq-reason``.
     """
 
     reason: str
@@ -55,10 +55,10 @@ class Extend:
     """The lease runs out at another time.
 
     Attributes:
-        visibility_us: The time from when the CAS is sent, not from when it was asked for: its row
-            may have waited for an outage (I2) [T5].
-        never_sooner: Whether what runs out later than that already stays as it is.
-        of_run: Only if the lease is still this run's [R17]; None: whatever its run.
+        visibility_us: The time counted from when the CAS is sent, not from the request: its row may
+            have waited for an outage (I2) [T5].
+        never_sooner: Whether a lease that runs out later than that stays as it is.
+        of_run: The run that must still hold the lease [R17]; None: any.
     """
 
     visibility_us: int
@@ -68,7 +68,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeOver:
-    """The lease is this run's now, whoever's it was [P25] [R17]; its end is as in `Extend`."""
+    """The lease is this run's now, whoever held it [P25] [R17]; its end is as in `Extend`."""
 
     run: UUID
     visibility_us: int
@@ -85,7 +85,7 @@ class Update:
         new_lease_id: The id of its lease from now on.
         revision: The revision of its stored body; None: the body stays.
         visibility_us: As in `Extend`; None: the end stays.
-        gives_back: Whether it becomes visible again, to anybody, at once.
+        gives_back: Whether it becomes visible again, to any consumer, at once.
     """
 
     new_lease_id: UUID
@@ -98,18 +98,20 @@ Action = Ack | Release | Reject | Extend | TakeOver | Update
 
 if TYPE_CHECKING:
     Asked = Mapping[UUID, Mapping[Action, Runs | None]]
-    """By lease and action the messages; None: all that the lease holds. None has two actions."""
+    """The messages by lease and action; None: all that the lease holds. No message has two
+    actions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """The state of what was asked, by the row.
+    """The verdict on each message that was named, by the row.
 
     Attributes:
         held: Messages that an action takes effect on, by action and lease.
-        repeated: Messages that it has taken effect on before, by action: a task may run twice.
-        acked: Messages that are over already, in whatever way; whatever is asked.
-        stale: By lease, messages whose delivery ended: they came back, or are somebody else's.
+        repeated: Messages on which it took effect before, by action: a task may run twice.
+        acked: Messages that are over already, in whatever way, for any action.
+        stale: By lease, messages whose delivery ended: they came back, or another consumer has
+            them.
         never: By lease, messages that were never in this bucket.
     """
 
@@ -120,16 +122,16 @@ class Judged:
     never: Mapping[UUID, Runs] = field(default_factory=dict)
 
     def done(self, action: Action) -> int:
-        """How many messages an action takes effect on."""
+        """Return how many messages an action takes effect on."""
         return sum(runs.count for runs in self.held.get(action, {}).values())
 
     @property
     def is_whole(self) -> bool:
-        """Whether none of the messages that were named was settled before, or is refused."""
+        """Whether no message that was named was settled before, or is refused."""
         return not (self.repeated or self.acked or self.stale or self.never)
 
     def holds_all(self, asked: Asked) -> bool:
-        """Whether all that was asked takes effect, by a row that may be an old one."""
+        """Whether all actions take effect, by a row that may be an old one."""
         if not self.is_whole:
             return False
         return bool(asked) and all(
@@ -150,7 +152,7 @@ class Judged:
 
 
 def held_runs(row: Bucket) -> dict[UUID, Runs]:
-    """The messages each delivery still holds; a part that was extended is an entry of its own."""
+    """Return the messages that each delivery still holds, all of its entries together."""
     held: dict[UUID, Runs] = {}
     for lease in row.leases:
         held[lease.lease_id] = held.get(lease.lease_id, EMPTY) | lease.runs
@@ -158,11 +160,11 @@ def held_runs(row: Bucket) -> dict[UUID, Runs]:
 
 
 def judge(row: Bucket, asked: Asked) -> Judged:
-    """Judge what is asked of a row's deliveries.
+    """Judge the actions on a row's deliveries.
 
     A lease that ran out and was not claimed again is still its holder's [R20]. A message that is
     back in the queue counts as released, and one in a dead set as rejected. A message that a
-    redrive has taken since is neither.
+    redrive has taken since counts as neither.
     """
     under = held_runs(row)
     held: dict[Action, dict[UUID, Runs]] = {}
@@ -181,7 +183,7 @@ def judge(row: Bucket, asked: Asked) -> Judged:
 
 
 def rejected(row: Bucket) -> Runs:
-    """The messages that a consumer has rejected, and that wait for repair to move them."""
+    """Return the messages that a consumer has rejected, and that repair has not moved yet."""
     own = (OUT_OF_DELIVERIES, EXPIRED)
     return union(part.runs for part in row.dead if part.target is None and part.reason not in own)
 
@@ -203,7 +205,7 @@ def _judge_rest(
     held: Mapping[Action, Mapping[UUID, Runs]],
     rest: Iterable[tuple[UUID, Action, Runs]],
 ) -> Judged:
-    """Judge messages that the leases that were named do not hold."""
+    """Judge messages that their leases do not hold."""
     unacked = row.unacked
     repeated: dict[Action, Runs] = {}
     acked = EMPTY
@@ -222,7 +224,7 @@ def _judge_rest(
 
 
 def _where_it_goes(row: Bucket, action: Action) -> Runs:
-    """The messages on which an action may have taken effect before."""
+    """Return the messages on which an action may have taken effect before."""
     match action:
         case Release():
             back = [*(part.runs for part in row.returned), *(part.runs for part in row.delayed)]
@@ -247,7 +249,7 @@ def carry_out(
     *,
     now_us: int,
 ) -> Bucket:
-    """Carry out the actions on what is held, as `judge` found it; return the row."""
+    """Carry out the actions on the held messages that `judge` found; return the row."""
     # An ack comes last, since it may leave the row drained.
     for action in sorted(held, key=lambda action: isinstance(action, Ack)):
         leases = held[action]
@@ -328,13 +330,13 @@ def revise(
     until_us: int | None,
     now_us: int,
 ) -> Bucket:
-    """Give one message of a lease another body, end and lease id: the old receipt is stale then.
+    """Give one message of a lease another body, end and lease id: its old receipt becomes stale.
 
     The same delivery goes on: its count stays.
 
     Args:
         revision: The revision of its overlay; None: the body stays.
-        until_us: None: the end stays.
+        until_us: When the lease runs out; None: the end stays.
     """
     leases: list[Lease] = []
     for lease in row.leases:

@@ -1,10 +1,10 @@
-"""What many share is given out so that nobody can take all of it.
+"""Share out a limited resource so that no party can take all of it.
 
-**The rule.** Whoever asks gets something if it fits what is free, and if nobody may then hold more
-than what stays free would be without it: ``held + amount <= free``. So one greedy party alone holds
-at most a half, two a third each, and `n` of them together leave 1 / (n + 1) to whoever comes next,
-without a limit that somebody has to choose. (Switches divide their buffers like this: Choudhury and
-Hahne, "Dynamic queue length thresholds", 1998.)
+**The rule.** A party gets something if it fits what is free, and if the party then holds no more
+than what stayed free without it: ``held + amount <= free``. So one greedy party alone holds at most
+a half, two a third each, and `n` of them together leave 1 / (n + 1) to the next party, without a
+limit that somebody has to choose. (Switches divide their buffers like this: Choudhury and Hahne,
+"Dynamic queue length thresholds", 1998.)
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class Shares:
-    """A number of equal things, such as connections or bytes, and who holds how many.
+    """A number of equal things, such as connections or bytes, and how many each party holds.
 
     Attributes:
-        most: How many there are.
-        used: How many are held. It may be more than `most`: some are only known once they are held.
+        most: The number of things.
+        used: The number of things held. It may exceed `most`: some are only known once they are
+            held.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,16 +30,16 @@ class Shares:
         self._held: dict[str, int] = {}
 
     def admits(self, who: str | None, amount: int = 1) -> bool:
-        """Whether somebody may have so many more.
+        """Whether a party may have ``amount`` more.
 
         Args:
-            who: None: it speaks for many, so only what is free counts.
+            who: None speaks for many, so only the free amount counts.
         """
         free = self.most - self.used
         return self.held_by(who) + amount <= free
 
     def change(self, who: str | None, by: int) -> None:
-        """Note that somebody holds more, or fewer."""
+        """Note that a party holds more, or fewer."""
         self.used += by
         if who is None:
             return
@@ -49,17 +50,17 @@ class Shares:
             self._held.pop(who, None)
 
     def held_by(self, who: str | None) -> int:
-        """How many somebody holds; 0 if it speaks for many."""
+        """Return how many a party holds; 0 for None, which speaks for many."""
         return 0 if who is None else self._held.get(who, 0)
 
     @property
     def holders(self) -> int:
-        """How many parties hold something; nothing is remembered of the others."""
+        """The number of parties that hold something; the others are not remembered."""
         return len(self._held)
 
 
 class Holding:
-    """What one user of a party holds, from its beginning to its end.
+    """The amount that one user of a party holds, from its beginning to its end.
 
     Attributes:
         on_end: Called once, at the end.
@@ -75,13 +76,13 @@ class Holding:
         self.size = 0
 
     def set(self, size: int) -> None:
-        """Hold so many, whether they fit or not; nothing after the end."""
+        """Hold this amount, whether it fits or not; after the end, hold nothing."""
         if size != self.size and not self.is_over:
             self._shares.change(self._who, size - self.size)
             self.size = size
 
     def fits(self, more: int = 0) -> bool:
-        """Whether what is held, and so many more, is within the share."""
+        """Whether the amount held and ``more`` are within the share."""
         return self._shares.admits(self._who, more)
 
     def end(self) -> None:

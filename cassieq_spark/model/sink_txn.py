@@ -1,8 +1,8 @@
-"""Decide a sink's transaction (design 8): who may write, what a commit does, a bucket's fate.
+"""Decide a sink's transaction: writers, commits, fates of buckets (docs/design/sink.md).
 
 One row per sink id decides everything; these are its rules, pure. The epoch is the transaction: a
-bucket is tagged with the epoch it was written under, and only a CAS on the sink row ends an epoch,
-by commit (with a list) or by abort (with none). Holds I7.
+bucket is tagged with the epoch under which it was written, and only a CAS on the sink row ends an
+epoch, by commit (with a list) or by abort (without one). Holds I7.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NO_BATCH = -1
 ONLY_BATCH = 0
 """The batch id of a transaction that has one batch."""
 PAST_RUNS = 64
-"""How many superseded runs are remembered, and refused, per sink."""
+"""The most superseded runs that are remembered, and refused, per sink."""
 MOVE_PREFIX: Final = "dead:"
 """The beginning of a move's sink id; the rest is the dead set's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Consecutive buckets of a lane, of a committed batch, that hold equally many messages each."""
+    """Consecutive buckets of a lane, of a committed batch, with equally many messages each."""
 
     lane: LaneId
     first: BucketNo
@@ -41,7 +41,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketList:
-    """The buckets of one committed batch, with their manifests' counts, as runs."""
+    """The buckets of one committed batch, with their message counts, as runs."""
 
     runs: tuple[Listed, ...] = ()
 
@@ -70,13 +70,13 @@ class BucketList:
 
     @property
     def messages(self) -> int:
-        """How many messages the batch holds."""
+        """The number of messages in the batch."""
         return sum((run.last - run.first + 1) * run.count for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The identity of a writer, as a task sees it, or as its message reports it to the committer.
+    """A writer's identity, as a task sees it, or as a task reports it to the committer.
 
     Attributes:
         query_id, run: Spark's ids of the streaming query and of this start of it; None outside.
@@ -84,7 +84,7 @@ class Identity:
     """
 
     sink_id: str
-    lane: LaneId  # the queue's first
+    lane: LaneId  # the queue's first lane
     query_id: str | None = None
     checkpoint: str | None = None
     run: str | None = None
@@ -92,16 +92,16 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRow:
-    """The sink's row, without the columns that the CAS machinery keeps beside it.
+    """The sink's row, without the columns that the CAS machinery adds.
 
     Attributes:
         lane: The queue's first lane.
         epoch: The transaction that may be written now.
         last: Batch id of the last commit, -1 before the first.
-        listed: What the last commit or abort decided about epoch - 1.
+        listed: The buckets that the last commit or abort listed for epoch - 1.
         past: Superseded runs, oldest first: they are refused for good.
-        aborts: Aborts since the last commit; each doubles the time until the next may come [R3].
-        is_once: Used for one transaction only: repair removes the row afterwards.
+        aborts: Aborts since the last commit; each doubles the time before the next one [R3].
+        is_once: Whether it is used for one transaction only: repair removes the row afterwards.
     """
 
     lane: LaneId
@@ -119,12 +119,12 @@ class SinkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A transaction that has a row of its own, with the row's version when it was begun.
+    """A transaction that has a row of its own, with the row's version at its beginning.
 
     Attributes:
         writer: The version of the row that the commit is conditional on, and on no other. The CAS
             that wrote it was answered at its first sending, so no copy of it is on its way: a row
-            that was removed and is born again never has this version [T3].
+            that was removed and is inserted again never has this version [T3].
     """
 
     who: Identity
@@ -152,7 +152,7 @@ class TaskResult:
     """The report of one winning task attempt to the committer.
 
     Attributes:
-        epoch: The epoch it wrote under; None if it found the batch committed.
+        epoch: The epoch under which it wrote; None if it found the batch committed.
         buckets: (place of a bucket, messages in it).
         costs: For the log.
     """
@@ -165,7 +165,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NothingToDo:
-    """The batch is committed and the row names this run: done."""
+    """The batch is committed and the row names this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +195,17 @@ class Fate(Enum):
 
 
 def move_id(set_id: UUID) -> str:
-    """The sink id of the transaction that moves a dead set."""
+    """Return the sink id of the transaction that moves a dead set."""
     return f"{MOVE_PREFIX}{set_id}"
 
 
 def set_of(sink_id: str) -> UUID | None:
-    """The dead set that a sink moves; None if the sink is no move."""
+    """Return the dead set that a sink moves; None if the sink is not a move."""
     return UUID(sink_id.removeprefix(MOVE_PREFIX)) if sink_id.startswith(MOVE_PREFIX) else None
 
 
 def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:
-    """The row that the first task of a sink inserts, if it does not exist."""
+    """Return the row that the first task of a sink inserts, if it does not exist."""
     return SinkRow(
         lane=who.lane,
         changed_us=now_us,
@@ -218,11 +218,11 @@ def new_row(who: Identity, *, now_us: int, is_once: bool = False) -> SinkRow:
 def admit(
     row: SinkRow, who: Identity, batch_id: int, *, refuse_second_write: bool = False
 ) -> Admission:
-    """Decide what a task does before it pulls a row. It never changes an existing row.
+    """Decide what a task does before it pulls a row; never change an existing row.
 
     Args:
-        refuse_second_write: True outside ``writeStream``: a write of a batch that this very run has
-            committed is a second one under the same id, not a replay [R26].
+        refuse_second_write: True outside ``writeStream``: if this very run has committed the batch,
+            another write is a second one under the same id, not a replay [R26].
 
     Raises:
         SinkIdReused: Another queue, query or checkpoint owns this sink id [P9].
@@ -255,10 +255,10 @@ def decide(
     now_us: int,
     refuse_second_write: bool = False,
 ) -> Decision:
-    """Decide what the committer does, given the row as it reads it now.
+    """Decide what the committer does, given the row that it reads now.
 
-    The row must *show* the epoch the tasks wrote under: a CAS on its fresh ``writer`` alone would
-    commit an epoch that repair has aborted meanwhile [R1].
+    The row must *show* the epoch under which the tasks wrote: a CAS on its fresh ``writer`` alone
+    would commit an epoch that repair has aborted meanwhile [R1].
 
     Raises:
         SinkIdReused: See `admit`.
@@ -303,7 +303,7 @@ def decide(
 
 
 def abort(row: SinkRow, *, now_us: int) -> SinkRow:
-    """End an epoch with nothing in it. Its list must have been rolled forward before."""
+    """End an epoch without listed buckets. Its list must have been rolled forward before."""
     return replace(
         row,
         changed_us=now_us,
@@ -316,7 +316,7 @@ def abort(row: SinkRow, *, now_us: int) -> SinkRow:
 def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
     """Let a new checkpoint use the sink id. The row's list must have been rolled forward before.
 
-    The row stays and the epoch goes on: an epoch that began again could take an old orphan for
+    The row stays and the epoch goes on: if the epoch began again, an old orphan could count as
     undecided (I6, I7).
     """
     return replace(
@@ -332,11 +332,11 @@ def forget(row: SinkRow, *, lane: LaneId, now_us: int) -> SinkRow:
 
 
 def fate(row: SinkRow | None, *, place: Place, epoch: int) -> Fate:
-    """The decision about a ``writing`` or ``prepared`` bucket.
+    """Return the decision about a ``writing`` or ``prepared`` bucket.
 
     Args:
-        row: Read *after* the bucket's row, or it means nothing. None: a row that was removed after
-            all was rolled forward, so what is left is void.
+        row: Read *after* the bucket's row, or it means nothing. None: it was removed after all was
+            rolled forward, so the rest is void.
     """
     if row is None:
         return Fate.VOID
@@ -348,7 +348,7 @@ def fate(row: SinkRow | None, *, place: Place, epoch: int) -> Fate:
 
 
 def _is_unbound(row: SinkRow) -> bool:
-    """Whether nobody has committed under this id yet, in this life of it."""
+    """Whether nobody has committed under this id yet, since it was made or freed."""
     return row.last == NO_BATCH and row.run is None and row.query_id is None
 
 

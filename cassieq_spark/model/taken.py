@@ -1,7 +1,7 @@
-"""Take messages out of the places where they are in a sealed row, and find the expired ones. Pure.
+"""Take messages out of the parts of a sealed row, and find the expired ones. Pure.
 
-An expired message is one that nobody was given until its time was over. What is leased stays its
-holder's; it expires when it is given back, or when its lease ran out.
+A message expires if nobody got it until its time was over. A leased message stays its holder's; it
+expires when it is given back, or when its lease ran out.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 P = TypeVar("P", Delayed, Lease)
 
 EXPIRED: Final = "expired"
-"""Why a message died that nobody was given in time."""
+"""The reason of a death by expiry."""
 
 
 def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
-    """The row without these messages, visible or leased; the caller puts them elsewhere."""
+    """Return the row without these messages, visible or leased; the caller puts them elsewhere."""
     return replace(
         row,
         changed_us=now_us,
@@ -45,7 +45,7 @@ def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
 
 
 def without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
-    """The parts without these messages; empty parts are removed."""
+    """Return the parts without these messages; empty parts are removed."""
     if not gone:
         return parts
     first, last = gone.first, gone.last
@@ -61,7 +61,7 @@ def without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
 
 
 def past(row: Bucket, now_us: int) -> Runs:
-    """The messages whose time is over, wherever they are; acked ones may be among them."""
+    """Return the messages whose time is over, wherever they are; acked ones may be among them."""
     if row.expires_us is not None and row.expires_us <= now_us:
         return row.manifest
     over = [group.runs for group in row.expiring if group.expires_us <= now_us]
@@ -69,7 +69,7 @@ def past(row: Bucket, now_us: int) -> Runs:
 
 
 def expired(row: Bucket, held: Iterable[Lease], *, now_us: int) -> list[tuple[int, Runs]]:
-    """The messages to take out now, as (deliveries, messages).
+    """Return the messages to take out now, as (deliveries, messages).
 
     Args:
         held: The leases that still run.
@@ -88,9 +88,9 @@ def expired(row: Bucket, held: Iterable[Lease], *, now_us: int) -> list[tuple[in
 
 
 def cancelled(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
-    """Take messages back that nobody was given yet, and that are not expired; the row may stay.
+    """Cancel messages that nobody got yet and that are not expired; the row may stay as it is.
 
-    The row remembers them, so that whoever asks again, or has lost the answer, learns it [U14].
+    The row remembers them: a caller that asks again, or has lost the answer, learns it [U14].
     """
     untouched = union(
         [
@@ -120,7 +120,7 @@ def without_expired(
     dies: bool,
     now_us: int,
 ) -> Bucket:
-    """The row without what `expired` found: in the open dead set, or as if it were acked."""
+    """Return the row without what `expired` found: in the open dead set, or as if acked."""
     if not ended:
         return row
     gone = union(runs for _, runs in ended)

@@ -1,1 +1,1 @@
-"""Do what a client does with a queue, a file per verb; rules are in `model`, tables in `store`."""
+"""The verbs of a queue, one file for each. Rules are in `model`, tables in `store`."""

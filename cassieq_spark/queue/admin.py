@@ -1,9 +1,9 @@
-"""Create, alter, purge and delete queues; each survives a crash at any step (design 9).
+"""Create, alter, purge and delete queues; each survives a crash at any step.
 
-    delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
+  delete:  status = deleting  ->  L = 2^62  ->  no monoton row  ->  no data  ->  no queue row
 
-Whoever finds a queue half-way deleted carries on where the other has stopped: all steps are
-idempotent. A row that is active over a lane with L = 2^62 is half-way deleted, too [T14].
+A client that finds a half-way deletion carries on where it stopped: all steps are idempotent. A row
+that is active over a lane with L = 2^62 is half-way deleted, too [T14].
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from cassieq_spark.store.store import Store
 
 WINDOW: Final = 256
-"""How many buckets are read, closed or dropped together."""
+"""The number of buckets that are read, closed or dropped together."""
 
 FIXED: Final = ("bucket_size", "priorities", "shards", "schedule_period")
 """Settings that cannot change. An id is bucket number times size plus offset, and a lane belongs to
-its priority and shard, or period: with others, stored messages would be looked for elsewhere.
-"""
+its priority and shard, or period: with other values, readers would look elsewhere for stored
+messages."""
 
 _NOT_DELETED: Final = "Nothing was deleted. See client.queues() for the names of all queues"
 
@@ -63,7 +63,7 @@ async def create(
     given: Mapping[str, Any],
     labels: Mapping[str, str],
 ) -> tuple[QueueRow, bool]:
-    """Return the queue of that name with these settings, and whether it is a new one.
+    """Return the queue of that name with these settings, and whether it is new.
 
     Args:
         given: The settings that the caller names. An existing queue may have any value of the
@@ -71,10 +71,11 @@ async def create(
         labels: The labels of a new queue. An existing queue keeps its own.
 
     Raises:
-        OptionUnknown, OptionInvalid: Names the setting, or a name that no new queue can have.
+        OptionUnknown, OptionInvalid: The error names the setting, or a name that no new queue can
+            have.
         QueueExists: A named setting has another value; or its dead-letter queues form a cycle.
         QueueNotFound: The dead-letter queue does not exist.
-        UsageError: It, or its dead-letter queue, lives in another data centre.
+        UsageError: The queue, or its dead-letter queue, lives in another data centre.
     """
     settings = QueueSettings.parse(**given)
     await check_dead_letter_queue(store, name, settings)
@@ -107,13 +108,13 @@ def _check_new_name(name: QueueName) -> None:
 
 
 async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> QueueRow:
-    """Change settings; every client that has the queue open sees them within seconds.
+    """Change settings. Every client that has the queue open sees them within seconds.
 
     Raises:
-        QueueNotFound: It does not exist.
-        OptionUnknown, OptionInvalid: Names the setting.
+        QueueNotFound: The queue does not exist.
+        OptionUnknown, OptionInvalid: The error names the setting.
         QueueExists: A setting cannot change, or dead-letter queues would form a cycle.
-        UsageError: It, or its dead-letter queue, lives in another data centre.
+        UsageError: The queue, or its dead-letter queue, lives in another data centre.
     """
 
     async def change(row: QueueRow) -> QueueRow:
@@ -142,17 +143,18 @@ async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> Queue
 async def change_row(
     store: Store, name: QueueName, change: Callable[[QueueRow], Awaitable[QueueRow]]
 ) -> tuple[QueueRow, Stored[QueueRow]]:
-    """CAS the row of an active queue from what ``change`` is given to what it returns.
+    """CAS the row of an active queue to what ``change`` makes of it.
 
     Args:
-        change: May be called again with a newer row. The same row again: nothing is to be changed.
+        change: Returns the new row; returning the same row means no change. It may be called again
+            with a newer row.
 
     Returns:
-        The row as it was, and as it is then.
+        The row before and after the change.
 
     Raises:
-        QueueNotFound: It does not exist.
-        UsageError: It lives in another data centre.
+        QueueNotFound: The queue does not exist.
+        UsageError: The queue lives in another data centre.
         CasContention: It lost too many times in a row.
     """
     async for _ in attempts(store.clock):
@@ -176,17 +178,19 @@ async def delete(
     *,
     check: Callable[[QueueRow], Awaitable[None]] | None = None,
 ) -> LaneId:
-    """Delete a queue with everything in it; return its first lane.
+    """Delete a queue with everything in it. Return its first lane.
 
     Args:
-        lane: Delete only the queue that has this lane, and not one created since under its name;
+        lane: Delete only the queue that has this lane, and not one created since under its name.
             None: delete the queue that has the name now.
-        check: Raises if it must not be deleted. Called before the first step, which is refused if
-            the row has changed since, see `_hold_target`. A deletion that has begun goes on.
+        check: Raises if the queue must not be deleted. It is called before the first step, which is
+            refused if the row has changed since; see `_hold_target`. A deletion that has begun goes
+            on.
 
     Raises:
-        QueueNotFound: It does not exist.
-        UsageError: It lives in another data centre, as do the writers that a deletion must stop.
+        QueueNotFound: The queue does not exist.
+        UsageError: The queue lives in another data centre, as do the writers that a deletion must
+            stop.
     """
     is_ending = False
     async for _ in attempts(store.clock):
@@ -194,7 +198,7 @@ async def delete(
         if found is None or (lane is not None and lane not in found.value.lanes):
             if is_ending and lane is not None:
                 metrics.forget_queue(name)
-                return lane  # somebody else has carried it to its end
+                return lane  # another client has completed it
             raise await missing(store, name, _NOT_DELETED)
         check_home(store, found.value)
         lane = found.value.lanes[0]
@@ -213,11 +217,11 @@ async def delete(
 async def purge(lane: Lane) -> int:
     """Drop every message that is in the queue now: visible, leased, delayed and dead ones.
 
-    Open buckets are sealed first, so that a put that is under way is either in, and dropped, or
-    goes into a later bucket [R18]. What a sink is still writing is not in the queue yet.
+    Open buckets are sealed first. So a put that is running is either in the bucket, and dropped, or
+    goes into a later bucket [R18]. Messages that a sink is still writing are not in the queue yet.
 
     Returns:
-        How many messages were dropped.
+        The number of messages that were dropped.
 
     Raises:
         RowCorrupt: A bucket cannot be read; all others were purged.
@@ -256,7 +260,7 @@ async def _purge_lane(
 
 
 async def check_dead_letter_queue(store: Store, name: QueueName, settings: QueueSettings) -> None:
-    """Check that it exists in this data centre, and that no chain of them leads back here."""
+    """Check that the dead-letter queue exists in this data centre, and that no chain leads back."""
     seen = [name]
     target = settings.dead_letter_queue
     while target is not None:
@@ -285,13 +289,13 @@ async def check_dead_letter_queue(store: Store, name: QueueName, settings: Queue
 
 
 async def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSettings) -> None:
-    """Look at a dead-letter queue again, now that the queue names it, or name it no more.
+    """Check a dead-letter queue again, after the queue began or ceased to name it.
 
     Two alterations may each have closed half of a cycle. And a deletion of the target may have
     looked for queues that name it before this one did. So its row gets another version:
 
-        deletion:  reads version 1, nobody names it ............. CAS if version 1: refused
-        here:                                 names it, version 2
+      deletion:  reads version 1, finds no queue ............. CAS if version 1: refused
+      here:                                   names it, version 2
     """
     name, settings = QueueName(altered.value.name), altered.value.settings
     target = settings.dead_letter_queue
@@ -306,7 +310,7 @@ async def _hold_target(store: Store, altered: Stored[QueueRow], before: QueueSet
 
 
 def _tell_of_no_effect(name: QueueName, settings: QueueSettings) -> None:
-    """Warn of settings that do nothing without a dead-letter queue, which may be set later."""
+    """Warn of settings that have no effect without a dead-letter queue, which may be set later."""
     if settings.dead_letter_queue is None:
         idle = {
             "max_deliveries": settings.max_deliveries is not None,
@@ -330,7 +334,7 @@ async def _insert(
 ) -> Stored[QueueRow] | None:
     """Insert the monoton rows, then the queue row: without the first it counts as deleted [P13].
 
-    None: another queue had the name.
+    Return None if another queue had the name.
     """
     lanes = tuple(LaneId(new_uuid()) for _ in range(settings.priorities * settings.shards))
     now_us = store.clock.now_us()
@@ -352,7 +356,7 @@ async def _insert(
         event(_logger, "queue_created", queue=name)
         _tell_of_no_effect(name, settings)
     elif outcome.now is None or outcome.now.value.lanes != lanes:
-        with suppress(CassieqError):  # the caller's queue is there, whatever becomes of this
+        with suppress(CassieqError):  # the caller's queue exists in any case
             await give_up(store, dict(zip(lanes, unused, strict=True)))
         return None
     if settings.dead_letter_queue is not None and outcome.now is not None:

@@ -19,20 +19,20 @@ R = TypeVar("R")
 K = TypeVar("K", BucketNo, Place)
 
 LATER_S: Final = 1.0
-"""So long a look waits for each bucket when it has waited for one in vain."""
+"""A look waits this long for each bucket after it has waited for one in vain."""
 
 
 async def each_bucket(
     lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
 ) -> dict[K, R]:
-    """Run ``work`` for every bucket, side by side; raise an error when all others are done [T5].
+    """Run ``work`` for every bucket, side by side. Raise an error when all others are done [T5].
 
     Args:
         buckets: Numbers of buckets of this lane, or places in any lanes of its queue.
 
     Raises:
-        CassieqError: The error of the first bucket that failed, with its number; an error about
-            the whole queue comes first.
+        CassieqError: The error of the first bucket that failed, with its number. An error about the
+            whole queue comes first.
     """
     done, failed = await apart(lane, work, buckets)
     if failed:
@@ -43,7 +43,7 @@ async def each_bucket(
 async def apart(
     lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
 ) -> tuple[dict[K, R], dict[K, CassieqError]]:
-    """Return what ``work`` gave for each bucket, and the errors of failed ones."""
+    """Return the result of ``work`` for each bucket, and the errors of failed ones."""
     todo = list(buckets)
     done: dict[K, R] = {}
     failed: dict[K, CassieqError] = {}
@@ -58,9 +58,10 @@ async def apart(
 async def read_rows(
     lane: Lane, buckets: Iterable[BucketNo], away: dict[BucketNo, CassieqError]
 ) -> dict[BucketNo, Stored[Bucket] | None]:
-    """Rows, for a look at many; those that do not answer are in ``away``, by name.
+    """Read rows, for a look at many buckets. Add those that do not answer to ``away``, with errors.
 
-    Once one did not, nobody waits for long for the next: there may be one in every window [T5].
+    Once a bucket did not answer, the wait for the next ones is short: there may be one in every
+    window [T5].
     """
     with lane.store.session.within(each_s=LATER_S if away else inf):
         rows, unread = await lane.buckets.read_many(buckets)

@@ -1,4 +1,4 @@
-"""Carry the deletion of a queue to its end, from wherever it stopped (design 9).
+"""Complete the deletion of a queue, from wherever it stopped. See docs/design/repair.md.
 
 L = 2^62  ->  no monoton row  ->  no data  ->  no schedule  ->  no queue row
 """
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.queues import QueueRow
 
 WINDOW: Final = 256
-"""How many buckets are dropped together."""
+"""The number of buckets that are dropped together."""
 
 _logger = get_logger("queue")
 
 
 async def finish_deletion(store: Store, found: Stored[QueueRow]) -> None:
-    """Carry a deletion to its end, from wherever it stopped.
+    """Complete a deletion, from wherever it stopped.
 
-    The repair pointer comes first: from then on every put, get and commit fails its check against
-    it, so nothing is acknowledged that the drop after it would take away [P13] [R25].
+    The repair pointer comes first. From then on every put, get and commit fails its check against
+    it, so no message is acknowledged that the drop after it would take away [P13] [R25].
     """
     row = found.value
     check_home(store, row)
     # The first lane dies first: it stands for the queue. Then all others, before data is removed.
     for lane in row.lanes:
         await _raise(store, lane)
-    # Who bears a due lane reads L of the first one afterwards, and takes back what it made.
+    # A client that creates a due lane reads L of the first lane afterwards, and undoes its
+    # creation.
     scheduled = await _scheduled(store, row)
     due = [one.lane_id(row.lanes[0]) for one in scheduled]
     await store.session.map(lambda lane: _raise(store, lane), due)
@@ -64,7 +65,7 @@ async def _scheduled(store: Store, row: QueueRow) -> list[DueLane]:
 
 
 async def _raise(store: Store, lane: LaneId) -> None:
-    """Take the first step of a lane's end, if nobody has."""
+    """Take the first step of a lane's end, if it was not taken."""
     step = next_step(None, await store.lane(lane).pointers.read(), at_most=1)
     if isinstance(step, Raise):
         await _take(store, lane, step)
@@ -78,7 +79,7 @@ async def _take(store: Store, lane: LaneId, step: Raise) -> None:
 async def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
     """Take all steps of `model.ending` that are left."""
     while True:
-        # Before the pointers: if it is gone, they say how far the data goes.
+        # Read it before the pointers: if it is gone, they say how far the data goes.
         monoton = await store.lane(lane).monotons.find()
         ids_end = None
         if monoton is not None:
@@ -100,7 +101,10 @@ async def end_lane(store: Store, lane: LaneId, bucket_size: int) -> None:
 
 
 async def _note(store: Store, lane: LaneId, pointer: Pointer, value: int) -> None:
-    """Write a pointer, answered at quorum before what it records is destroyed (G4); absent is 0."""
+    """Write a pointer, answered at quorum before what it records is destroyed (G4).
+
+    Absent means 0.
+    """
     if value:
         await store.lane(lane).pointers.advance(pointer, value)
 

@@ -1,4 +1,4 @@
-"""Tell which messages of a bucket that nobody has sealed are expired, and count those that went."""
+"""Find the expired messages of an unsealed bucket, and count expired messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def alive(lane: Lane, waiting: Sequence[ChunkRow]) -> list[ChunkRow]:
     """Leave out the messages of an unsealed bucket that a seal by now would find expired.
 
     Args:
-        waiting: All its messages: retention counts from the latest.
+        waiting: All messages of the bucket: retention counts from the latest.
     """
     if not waiting:
         return []
@@ -36,7 +36,7 @@ def alive(lane: Lane, waiting: Sequence[ChunkRow]) -> list[ChunkRow]:
 
 
 def note_expired(lane: Lane, bucket: BucketNo, gone: Runs) -> None:
-    """Count messages that a CAS has taken out, after that CAS took effect."""
+    """Count expired messages that a CAS has removed, after that CAS took effect."""
     if not gone:
         return
     metrics.MESSAGES_EXPIRED.inc(lane.queue, gone.count)

@@ -1,4 +1,7 @@
-"""Read exactly the messages of known id runs (design 7): an executor's part. Holds I8."""
+"""Read exactly the messages of known id runs: an executor's part. Holds I8.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ if TYPE_CHECKING:
 
 
 OFFSETS_PER_READ: Final = 10_000
-"""How many one read asks for, so that the next are under way while these are processed."""
+"""The number of messages that one read asks for. The next reads run while these are processed."""
 
 BODIES_AT_ONCE: Final = 16
-"""The most updated bodies that are read side by side; large ones are fewer."""
+"""The maximum number of updated bodies that are read side by side; fewer if they are large."""
 
 BODIES_BYTES: Final = 8 << 20
-"""About how many bytes of updated bodies are held before their messages go out: each body may have
-16 MiB, and one read may name ten thousand."""
+"""The approximate number of bytes of updated bodies that are held before their messages go out.
+Each body may have 16 MiB, and one read may name ten thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +56,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One chunk that holds planned messages, or a part of it if updated bodies are many.
+    """One chunk that holds planned messages, or a part of it if there are many updated bodies.
 
     Attributes:
-        keep: Which of its offsets are planned; None: all.
+        keep: The planned ones of its offsets; None means all.
         bodies: Updated bodies of these, by offset.
     """
 
@@ -67,7 +70,7 @@ class Found:
 
     @property
     def positions(self) -> list[int] | None:
-        """The positions of the planned messages in the chunk; None: all."""
+        """The positions of the planned messages in the chunk; None means all."""
         if self.keep is None:
             return None
         return [offset - self.chunk.first for offset in self.keep.offsets()]
@@ -81,14 +84,14 @@ async def fetch(
     *,
     goes_on: bool = False,
 ) -> AsyncIterator[Found]:
-    """Yield the chunks that hold the planned messages, in order; a few buckets are read ahead.
+    """Yield the chunks that hold the planned messages, in order. A few buckets are read ahead.
 
     Args:
         goes_on: Whether the rest of their chunks will be asked for; see `Messages.read`.
 
     Raises:
         DataLoss: A planned message does not exist: exactly the planned ids, or the task fails.
-        LeaseLost: A message got another body: its lease ran out, and somebody else updated it.
+        LeaseLost: A message got another body: its lease ran out, and another consumer updated it.
         RowCorrupt: An updated body is lost.
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
@@ -156,7 +159,7 @@ class _Bodies:
             offset = self._offsets[at]
             body = await self._body(at)
             if body is None:
-                # In a look: it was updated again, or its message was acked and dropped.
+                # In a look: the message was updated again, or acked and dropped.
                 left -= Runs.span(offset, offset)
                 continue
             bodies[offset] = body
@@ -182,7 +185,7 @@ class _Bodies:
         return self._ahead.pop(offset)
 
     async def _lost(self, gone: Sequence[tuple[int, int]]) -> LeaseLost | RowCorrupt:
-        """The reason why updated bodies of a lease are missing: whoever replaces one drops it."""
+        """Make the error for a lease's missing bodies: a new body drops the one it replaces."""
         bucket = self._planned.bucket
         row = await self._tables.buckets.read(bucket)
         now = {} if row is None else dict(row.value.revisions)

@@ -1,4 +1,4 @@
-"""Find a queue by its name: its row, whether it lives here and now, and its lanes (ADR 17)."""
+"""Find a queue by its name: its row, its home and status, and its lanes (ADR 17)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.nearest import did_you_mean
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.portal import in_a_thread
+from cassieq_spark.store.caller import in_a_thread
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 suggests: Final[ContextVar[bool]] = ContextVar("cassieq_suggests", default=True)
-"""Whether an error for a queue that does not exist names one that may have been meant. That costs a
-read of many names, and tells one: a gateway, whose callers nobody knows, does without."""
+"""Whether an error for a queue that does not exist suggests a similar name. That costs a read of
+many names, and reveals one: a gateway, whose callers are unknown, does without."""
 
 
 @frozen
@@ -55,7 +55,7 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSpec:
-    """A lane without its store, pickled into tasks, which then need not read the queue's row."""
+    """A lane without its store, pickled into tasks so that they need not read the queue's row."""
 
     queue: QueueName
     lane_id: LaneId
@@ -77,7 +77,7 @@ class LaneSpec:
         )
 
     def on(self, store: Store) -> Lane:
-        """The lane as it was where this was made.
+        """Return the lane in this process, as it was where the spec was made.
 
         Raises:
             UsageError: This process has connected to nodes of another data centre [P21].
@@ -95,7 +95,7 @@ class LaneSpec:
 
 
 async def open_lane(store: Store, name: QueueName) -> Lane:
-    """The first lane of a queue that exists.
+    """Return the first lane of a queue that exists.
 
     Raises:
         QueueNotFound: No queue has that name.
@@ -109,7 +109,7 @@ async def open_lane(store: Store, name: QueueName) -> Lane:
 
 
 async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
-    """The error for a queue that does not exist; it names one that may have been meant.
+    """Make the error for a queue that does not exist. It suggests a similar name.
 
     Args:
         advice: What to do instead.
@@ -128,16 +128,16 @@ async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
 
 
 async def _names_near(store: Store, name: str) -> list[str]:
-    """Names of queues of the same account, or of none, as this one."""
+    """Return names of queues of the same account, or without one, as this name."""
     account = name.rpartition("/")[0]
     return [one for one in await store.queues.some_names() if one.rpartition("/")[0] == account]
 
 
 async def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
-    """The row of a queue, without any other data centre if it lives in this one (ADR 17).
+    """Read the row of a queue, without any other data centre if the queue lives here (ADR 17).
 
-    This data centre's quorum may be behind what all have decided: it may have former settings, or
-    a queue that was deleted since, which its repair pointer shows [R25].
+    This data centre's quorum may be behind the decision of all data centres. It may show former
+    settings, or a queue that was deleted since, which its repair pointer shows [R25].
     """
     found = await store.queues.find(name)
     if (
@@ -151,10 +151,10 @@ async def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
 
 
 async def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
-    """The row that all data centres have decided, with the status that counts.
+    """Read the row that all data centres have decided, with the status that counts.
 
     A row that is active over a dead lane counts as deleting: a copy of its INSERT has landed after
-    its queue was deleted [T14]. Whoever finishes its deletion removes it.
+    its queue was deleted [T14]. The client that completes its deletion removes the row.
     """
     found = await store.queues.read(name)
     if found is not None and await _is_born_again(store, found.value):
@@ -163,17 +163,17 @@ async def read_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:
 
 
 async def _is_born_again(store: Store, row: QueueRow) -> bool:
-    """A deletion changes the status before it raises L: a row that is still active is a ghost."""
+    """Whether an active row is a ghost: a deletion changes the status before it raises L."""
     return row.status is QueueStatus.ACTIVE and at_home(store, row) and await _has_ended(store, row)
 
 
 async def _has_ended(store: Store, row: QueueRow) -> bool:
-    """Whether a queue that its home shows as active has ended: its repair pointer says so [R25]."""
+    """Whether a queue that its home shows as active has ended, by its repair pointer [R25]."""
     return (await store.lane(row.lanes[0]).pointers.read()).is_deleted
 
 
 async def look_again(lane: Lane) -> Lane:
-    """The lane with its queue's present settings.
+    """Return the lane with its queue's present settings.
 
     Raises:
         QueueDeleted: The queue is gone, or another one has its name.
@@ -189,7 +189,7 @@ async def look_again(lane: Lane) -> Lane:
 
 
 async def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
-    """The first lanes of these queues; None: of all that live in this client's data centre.
+    """Return the first lanes of these queues; None: of all that live in this client's data centre.
 
     Raises:
         QueueNotFound: A named queue does not exist.
@@ -200,15 +200,15 @@ async def lanes_of(store: Store, names: list[QueueName] | None) -> list[Lane]:
 
 
 async def rows_at_home(store: Store, status: QueueStatus) -> list[QueueRow]:
-    """All queues of a status whose home is this client's data centre, as its quorum knows them."""
+    """Return all queues of a status that live in this data centre, as its quorum knows them."""
     return [row for row in await every_row(store) if row.status is status and at_home(store, row)]
 
 
 async def sources_of(store: Store, name: str, *, is_decided: bool = False) -> list[QueueName]:
-    """The queues whose dead letters go to this one.
+    """Return the queues whose dead letters go to this one.
 
     Args:
-        is_decided: As all data centres have decided, and not as this one knows.
+        is_decided: Read what all data centres have decided, and not what this one knows.
     """
 
     def has_it(row: QueueRow) -> bool:
@@ -225,13 +225,14 @@ async def every_row(
     *,
     is_decided: bool = False,
 ) -> list[QueueRow]:
-    """Every queue that a quorum of this data centre knows, by name, with the status that counts.
+    """Return all queues that this data centre's quorum knows, by name, with the status that counts.
 
-    One pointer read for each that lives here: its row may be outdated, or born again [T14].
+    It costs one pointer read for each queue that lives here: its row may be outdated, or born again
+    [T14].
 
     Args:
-        is_wanted: Only queues for which this is true, by a row that may be outdated.
-        is_decided: By a quorum of all data centres: no row is outdated.
+        is_wanted: Return only queues for which this is true, by a row that may be outdated.
+        is_decided: Read with a quorum of all data centres: no row is outdated.
     """
 
     async def as_it_is(row: QueueRow) -> QueueRow | None:
@@ -251,10 +252,10 @@ def at_home(store: Store, row: QueueRow) -> bool:
 
 
 def check_home(store: Store, row: QueueRow) -> None:
-    """Refuse any work on a queue's lane, also its deletion, outside its home [P21].
+    """Refuse any work on a queue's lane outside its home, also its deletion [P21].
 
     Raises:
-        UsageError: It lives in another data centre.
+        UsageError: The queue lives in another data centre.
     """
     if not at_home(store, row):
         raise _elsewhere(store, row.name, row.home_datacenter)
@@ -269,7 +270,7 @@ def _elsewhere(store: Store, name: str, home: str) -> UsageError:
 
 
 def lane_of(store: Store, row: QueueRow) -> Lane:
-    """The first lane of a queue row.
+    """Return the first lane of a queue row.
 
     Raises:
         UsageError: See `check_home`.

@@ -1,8 +1,9 @@
 """Delete a queue unless something depends on it.
 
-No queue names it as its dead-letter queue between the check and the deletion, see `admin`. But a
-message may be put: no row of the queue changes with a put, and what stops puts cannot be undone.
-That message is lost with the queue, as one that was put just before is without conditions.
+No queue can name it as its dead-letter queue between the check and the deletion; see `admin`. But a
+message may be put in between: a put changes no row of the queue, and stopping puts cannot be
+undone. That message is lost with the queue, as is one that was put just before an unconditional
+deletion.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ async def delete(
     if_empty: bool,
     if_unused: bool,
 ) -> LaneId:
-    """As `admin.delete`, if nothing depends on the queue.
+    """Delete a queue as `admin.delete` does, if nothing depends on it.
 
     Raises:
-        QueueInUse: Another queue needs it, or it holds what it must not; nothing was deleted.
+        QueueInUse: Another queue needs it, or it holds messages that it must not; nothing was
+            deleted.
     """
 
     async def check(row: QueueRow) -> None:

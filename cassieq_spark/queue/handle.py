@@ -1,21 +1,21 @@
-"""`Queue` is the public handle of a queue: it checks arguments and delegates; it has no rules."""
+"""`Queue` is the public handle of a queue. It checks arguments and delegates; it has no rules."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, overload
+from typing import TYPE_CHECKING, Final, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
-from cassieq_spark.errors import QueueDeleted
+from cassieq_spark.doors import blocking
+from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
-from cassieq_spark.model.settlement import Release
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin, guards
-from cassieq_spark.queue.consumer import Consumer, Ways
+from cassieq_spark.queue.ahead import Ways
+from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.find import look_again
 from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, stats
@@ -24,45 +24,49 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.results import PutResult, Puts
-from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.settling import Settling
+from cassieq_spark.queue.waiting import give_back
 from cassieq_spark.queue.work import Where, Work
 from cassieq_spark.recent import Recent
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller
+
+if TYPE_CHECKING:
+    from cassieq_spark.queue.get.poll import GetRequest
 
 Seconds = float | timedelta
 
 LOOK_AGAIN_S: Final = 5.0
-"""How often a handle reads its queue's row: it sees changes and a deletion within 10 s."""
+"""The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
+s."""
 
 
 class Queue(Settling):
     """One queue. Threads may share the handle; it does not pickle."""
 
     def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
-        self._known_lane = lane
-        # A lane's handles share one producer, which fills its own bucket [P15].
+        self._lane = lane
+        # All handles of a lane share one producer, which fills a bucket of its own [P15].
         self._work = works.get_or_make(lane.lane_id, Work)
         self._works = works
         self._looked_at = lane.clock.monotonic()
-        self._looking = threading.Lock()
 
     @property
     def settings(self) -> QueueSettings:
         """The queue's settings, at most a few seconds old while the queue is used."""
-        return self._known_lane.settings
+        return self._lane.settings
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The queue's labels, as old as its settings; see `Client.label_queue`."""
-        return FrozenDict(self._known_lane.labels)
+        """The queue's labels, as old as its settings. See `Client.label_queue`."""
+        return FrozenDict(self._lane.labels)
 
     @property
     def created_at(self) -> datetime:
-        """When the queue was created, UTC."""
-        return time_of(self._known_lane.created_us)
+        """The time when the queue was created, UTC."""
+        return time_of(self._lane.created_us)
 
-    def put(
+    @blocking
+    async def put(
         self,
         body: bytes,
         *,
@@ -77,41 +81,48 @@ class Queue(Settling):
         message_id: UUID | str | None = None,
         dedup_key: str | None = None,
     ) -> str:
-        """Put one message. When this returns, it is delivered until it is acked or expires.
+        """Put one message. Once this returns, it is delivered until it is acked or expires.
 
         Args:
             body: 0 B to 16 MiB.
-            priority: 0 to one less than the queue's ``priorities``; a higher one goes first.
-            key: A text of at most 1 KiB. A producer's messages of one key stay in order.
-            delay: Seconds or timedelta, up to 400 days, during which nobody gets it.
-            due_at: In its place, a time with a time zone before which nobody gets it.
-            ttl: 1 s to 400 days from when it is due; then, at the next whole minute, it expires.
+            priority: 0 to one less than the queue's ``priorities``. Higher priorities go first.
+            key: A text of at most 1 KiB. A producer's messages with the same key stay in order.
+            delay: Seconds or timedelta, up to 400 days, before consumers can get the message.
+            due_at: Instead of a delay, a time with a time zone before which consumers cannot get
+                it.
+            ttl: 1 s to 400 days, counted from the time when the message is due. It expires at the
+                next whole minute after that.
             tag: A text to route the message by.
-            headers: Further texts by name; with the tag at most 1 MiB.
-            group: Whose message it is, such as a customer: 1 to 128 ASCII letters, digits and
-                punctuation. It is given back, and changes neither order nor delivery.
-            message_id: A UUID or its text; default: one made of lane and id. None are compared.
-            dedup_key: A text of at most 1 KiB, if the queue has a ``dedup_window``. Within it, a
-                further put of the key stores nothing. So a put that failed can be put again.
+            headers: Further texts by name; together with the tag at most 1 MiB.
+            group: The owner of the message, such as a customer: 1 to 128 ASCII letters, digits and
+                punctuation. The consumer gets it back. It changes neither order nor delivery.
+            message_id: A UUID or its text. Default: an id made of lane and number. Duplicates are
+                allowed.
+            dedup_key: A text of at most 1 KiB, if the queue has a ``dedup_window``. Within the
+                window, a further put with the same key stores nothing, so a failed put can be
+                retried.
 
         Returns:
-            The message id: of the first message that was put with this key, if there is one.
+            The message id. For a duplicate, it is the id of the first message with this key.
 
         Raises:
             BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
-            PutAmbiguous: It is unknown whether it will be delivered; the error names the id.
+            PutAmbiguous: It is unknown whether the message will be delivered; the error names its
+                id.
             QueueDeleted: The queue is gone.
-            StoreError: It was not stored.
+            StoreError: The message was not stored.
         """
         ids = [message_id] if message_id is not None else None
         keys = [dedup_key] if dedup_key is not None else None
         where = Where(priority, key, delay, due_at)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
-        return self._put(where, [body], ttl=ttl, dedup_keys=keys, **more).message_ids[0]
+        put = await self._put(where, [body], ttl=ttl, dedup_keys=keys, **more)
+        return put.message_ids[0]
 
     @overload
     def put_many(
         self,
+        /,
         bodies: Iterable[bytes],
         *,
         priority: int | Sequence[int] = 0,
@@ -129,6 +140,7 @@ class Queue(Settling):
     @overload
     def put_many(
         self,
+        /,
         bodies: Iterable[bytes],
         *,
         priority: int | Sequence[int] = 0,
@@ -143,8 +155,10 @@ class Queue(Settling):
         dedup_keys: Sequence[str | None],
     ) -> list[PutResult]: ...
 
-    def put_many(
+    @blocking
+    async def put_many(
         self,
+        /,
         bodies: Iterable[bytes],
         *,
         priority: int | Sequence[int] = 0,
@@ -158,29 +172,31 @@ class Queue(Settling):
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None] | None = None,
     ) -> list[str] | list[PutResult]:
-        """Put messages together: a few rows and round trips for thousands. Not all or nothing.
+        """Put messages together: thousands cost a few rows and round trips. Not all or nothing.
 
-        Arguments without an s are the same for all; so are priority, delay, headers and group,
-        unless they are a list. Messages of one priority and delay are put together, one such part
-        after another.
+        Singular arguments apply to every message. Priority, delay, headers and group may also be
+        lists with an entry per message. Messages of one priority and delay are put together, part
+        by part.
 
         Args:
-            dedup_keys: An entry for each body, None for one without a key; see `put`. They cost an
-                LWT each, and are compared among themselves, too.
+            dedup_keys: An entry for each body; None for a message without a key. See `put`. Each
+                key costs an LWT. Keys are also compared with each other.
 
         Returns:
-            Their message ids, in order; with ``dedup_keys`` `PutResult`s, which say what was new.
+            The message ids, in order. With ``dedup_keys``, `PutResult`s that say which messages
+            were new.
 
         Raises:
-            PutAmbiguous: Also raised when only a part is stored: ``stored`` names that part.
+            PutAmbiguous: It is also raised if only a part is stored: ``stored`` names that part.
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         where = Where(priority, key, delay, due_at, may_be_lists=True)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
-        put = self._put(where, bodies, ttl=ttl, dedup_keys=dedup_keys, **more)
+        put = await self._put(where, bodies, ttl=ttl, dedup_keys=dedup_keys, **more)
         return put.message_ids if dedup_keys is None else put.each
 
-    def get(
+    @blocking
+    async def get(
         self,
         max_messages: int = 10,
         *,
@@ -189,40 +205,35 @@ class Queue(Settling):
         consumer: str | None = None,
         priority_at_least: int = 0,
     ) -> list[Message]:
-        """Lease messages: nobody else gets them before the visibility timeout is over.
+        """Lease messages: no other consumer gets them before the visibility timeout is over.
 
-        One LWT per bucket, whatever the number: get and ack hundreds together if you can.
+        It costs one LWT per bucket, whatever the number: get and ack hundreds together if you can.
 
         Args:
-            max_messages: The limit. Fewer may come, but never none while one is visible.
-            visibility_timeout: 0.1 s to 30 days; default: the queue's.
+            max_messages: The maximum. Fewer may come; the list is empty only if nothing is visible.
+            visibility_timeout: 0.1 s to 30 days. Default: the queue's.
             wait: Seconds to wait for the first message.
-            consumer: A name that ``stats`` shows; default: host and process.
-            priority_at_least: Only messages of this priority and higher ones.
+            consumer: A name that ``stats`` shows. Default: host and process.
+            priority_at_least: Get only messages of this priority or a higher one.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
             QueueDeleted: The queue is gone.
-            StoreError: What was claimed becomes visible again after its timeout, or earlier.
+            StoreError: Messages that were claimed become visible again after their timeout, or
+                earlier.
         """
         at_most = arguments.count("max_messages", max_messages)
+        lane = await self._current()
         wanted = self._work.request(
-            self._lane.settings,
+            lane.settings,
             at_most=at_most,
             visibility=visibility_timeout,
             wait=wait,
             consumer=consumer,
             at_least=priority_at_least,
         )
-        lane, getter = self._lane, self._work.getter
-
-        async def hand_back(messages: list[Message]) -> None:
-            receipts = self._receipts(messages)
-            await settle_in_background("release", lane, receipts, Release(is_counted=False))
-
-        return tracing.received(
-            self.name, lambda: portal.run(getter.get(lane, wanted), left=hand_back)
-        )
+        caller.if_left(self._hand_back)
+        return await tracing.received(self.name, self._work.waiting.get(lane, wanted))
 
     def consumer(
         self,
@@ -233,114 +244,129 @@ class Queue(Settling):
         consumer: str | None = None,
         priority_at_least: int = 0,
     ) -> Consumer:
-        """Return a `Consumer`: messages one at a time for the price of many, in a ``with`` block.
+        """Return a `Consumer`: messages one at a time at the cost of batches, in a ``with`` block.
 
         Args:
-            prefetch: How many messages may wait here, leased, so that nobody else gets them.
-            visibility_timeout: As for `get`; at least half of it is left when a message is handed
+            prefetch: The number of messages that may wait in this process. They are leased, so no
+                other consumer gets them.
+            visibility_timeout: As for `get`. At least half of it is left when a message is handed
                 out, unless the store is slow.
-            idle_timeout: Iteration ends when no message came for this long; default: never.
+            idle_timeout: Iteration ends when no message came for this long. Default: never.
             consumer, priority_at_least: As for `get`.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
             QueueDeleted: The queue is gone.
         """
-        ways = Ways(
-            lane=lambda: self._lane,
-            receipts=self._receipts,
-            wanted=self._work.request(
-                self._lane.settings,
-                at_most=arguments.count("prefetch", prefetch),
-                visibility=visibility_timeout,
-                wait=0,
-                consumer=consumer,
-                at_least=priority_at_least,
-            ),
-            getter=self._work.getter,
-        )
+        ways = self._ways(prefetch, visibility_timeout, consumer, priority_at_least)
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         return Consumer(ways, idle_timeout_s=idle_s)
 
-    def peek(self, max_messages: int = 10) -> list[Message]:
-        """Look at visible messages. They stay visible, and have no receipt.
+    @blocking
+    async def peek(self, max_messages: int = 10) -> list[Message]:
+        """Show visible messages. They stay visible, and have no receipt.
 
         Raises:
             OptionInvalid, QueueDeleted: As `get`.
             StoreError: A part of the queue did not answer, and the rest has no visible message.
         """
-        return portal.run(peek(self._lane, arguments.count("max_messages", max_messages)))
+        return await peek(await self._current(), arguments.count("max_messages", max_messages))
 
-    def stats(self) -> QueueStats:
-        """Count what is in the queue: one read per bucket that repair has not dropped.
+    @blocking
+    async def stats(self) -> QueueStats:
+        """Count the messages of the queue, with one read per bucket that repair has not dropped.
 
         Raises:
             QueueDeleted: The queue is gone.
             StoreError: A part of it did not answer: a count without that part would be wrong.
         """
-        return portal.run(stats(self._lane))
+        return await stats(await self._current())
 
-    def scheduled(self) -> list[ScheduledHour]:
-        """Count what was put with a time much later and is not due yet, by hour and priority.
+    @blocking
+    async def scheduled(self) -> list[ScheduledHour]:
+        """Count messages that were put for much later and are not due yet, by hour and priority.
 
         It costs a read for each bucket of such messages, and a scan for each open one.
 
         Raises:
             QueueDeleted, StoreError: As `stats`.
         """
-        return portal.run(by_hour(self._lane))
+        return await by_hour(await self._current())
 
-    def purge(self) -> int:
-        """Drop all messages: visible, leased, delayed and dead. Return how many.
+    @blocking
+    async def purge(self) -> int:
+        """Drop all messages: visible, leased, delayed and dead. Return their number.
 
         Raises:
             QueueDeleted: The queue is gone.
         """
-        return portal.run(admin.purge(self._lane))
+        return await admin.purge(await self._current())
 
-    def delete(
+    @blocking
+    async def delete(
         self, *, force: bool = False, if_empty: bool = False, if_unused: bool = False
     ) -> None:
         """Delete the queue with everything in it. Others that have it open get `QueueDeleted`.
 
         Args:
-            force: Delete it although queues name it as their dead-letter queue. Repair cannot move
-                their dead messages until they name another one.
-            if_empty: Delete it only if it holds no message, of whatever state.
-            if_unused: Delete it only if no message is in flight. This and ``if_empty`` are checked
-                just before the deletion: a message that is put meanwhile is deleted, too.
+            force: Delete the queue even if other queues name it as their dead-letter queue. Repair
+                cannot move their dead messages until they name another one.
+            if_empty: Delete the queue only if it holds no message in any state.
+            if_unused: Delete the queue only if no message is in flight. This and ``if_empty`` are
+                checked just before the deletion: a message that is put in between is deleted, too.
 
         Raises:
-            QueueNotFound: It is gone already. A queue created since under its name stays.
-            QueueInUse: Something depends on it; nothing was deleted.
+            QueueNotFound: The queue is gone already. A later queue of the same name stays.
+            QueueInUse: Something depends on the queue; nothing was deleted.
         """
-        lane = self._known_lane
-        portal.run(
-            guards.delete(
-                *(lane.store, lane.queue, lane.lane_id),
-                force=force,
-                if_empty=if_empty,
-                if_unused=if_unused,
-            )
+        lane = self._lane
+        await guards.delete(
+            *(lane.store, lane.queue, lane.lane_id),
+            force=force,
+            if_empty=if_empty,
+            if_unused=if_unused,
         )
         self._works.forget(lane.lane_id)
 
-    @property
-    def _lane(self) -> Lane:
-        """The lane, with settings that are at most a few seconds old."""
-        now = self._known_lane.clock.monotonic()
-        if now - self._looked_at > LOOK_AGAIN_S and self._looking.acquire(blocking=False):
-            try:
-                self._known_lane = portal.run(look_again(self._known_lane))
-                self._looked_at = now
-            except QueueDeleted:
-                self._works.forget(self._known_lane.lane_id)
-                raise
-            finally:
-                self._looking.release()
-        return self._known_lane
+    def _ways(
+        self, prefetch: int, visibility: Seconds | None, consumer: str | None, at_least: int
+    ) -> Ways:
+        def wanted(lane: Lane) -> GetRequest:
+            return self._work.request(
+                lane.settings,
+                at_most=arguments.count("prefetch", prefetch),
+                visibility=visibility,
+                wait=0,
+                consumer=consumer,
+                at_least=at_least,
+            )
 
-    def _put(
+        return Ways(
+            queue=self.name,
+            lane=self._current,
+            receipts=self._receipts,
+            wanted=wanted,
+            getter=self._work.waiting.getter,
+        )
+
+    async def _current(self) -> Lane:
+        """Return the lane, with settings that are at most a few seconds old."""
+        now = self._lane.clock.monotonic()
+        if now - self._looked_at > LOOK_AGAIN_S:
+            seen_at, self._looked_at = self._looked_at, now  # for calls that come meanwhile
+            try:
+                self._lane = await look_again(self._lane)
+            except CassieqError as error:
+                self._looked_at = seen_at
+                if isinstance(error, QueueDeleted):
+                    self._works.forget(self._lane.lane_id)
+                raise
+        return self._lane
+
+    async def _hand_back(self, messages: list[Message]) -> None:
+        await give_back(self._lane, messages)
+
+    async def _put(
         self,
         where: Where,
         bodies: Iterable[object],
@@ -349,8 +375,9 @@ class Queue(Settling):
         dedup_keys: object,
         **more: object,
     ) -> Puts:
-        lane = self._lane
-        rows = encode.messages(bodies, **more)
+        lane = await self._current()
+        entries = encode.entries(bodies, more.get("headers"))
+        rows = await caller.off_loop(lambda: encode.messages(bodies, **more), entries=entries)
         parts = self._work.parts(lane, where, len(rows))
         ttl_us = arguments.ttl_us(ttl)
         window_s = lane.settings.dedup_window_s
@@ -361,7 +388,10 @@ class Queue(Settling):
         with tracing.sending(self.name, [row.headers for row in rows]) as context, call:
             if context:
                 rows = [encode.with_context(row, context) for row in rows]
-            return portal.run(self._work.put(parts, rows, ttl_us=ttl_us, keys=keys))
+            put = await self._work.put(parts, rows, ttl_us=ttl_us, keys=keys)
+        if not all(part.due_in_us for part in parts):
+            self._work.waiting.look_soon()
+        return put
 
     def __repr__(self) -> str:
         """Show the queue's name."""

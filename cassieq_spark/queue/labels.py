@@ -1,6 +1,6 @@
 """Labels: texts that programs keep with a queue, such as its owner. No rule depends on them.
 
-They are stored with the settings in the queue's row, and change by its CAS.
+They are stored with the settings in the queue's row, and its CAS changes them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _logger = get_logger("queue")
 
 
 async def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> QueueRow:
-    """Set labels, and remove those whose text is None; the others stay.
+    """Set labels, and remove those whose text is None. The others stay.
 
     Raises:
-        QueueNotFound: It does not exist.
+        QueueNotFound: The queue does not exist.
         OptionInvalid: The labels would be too large together.
-        UsageError: It lives in another data centre.
+        UsageError: The queue lives in another data centre.
     """
 
     async def change(row: QueueRow) -> QueueRow:

@@ -41,10 +41,11 @@ LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
 
 
-class attempts:  # noqa: N801 - it is used as a function is
+class attempts:  # noqa: N801 - used like a function
     """Loop over tries of a CAS that others may win: `MAX_REFUSALS` times, with pauses [P28].
 
-    No generator: most loops end with the first try, and asyncio has work with one that is left.
+    It is not a generator: most loops end with the first try, and asyncio has work with an
+    unfinished generator.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -56,7 +57,7 @@ class attempts:  # noqa: N801 - it is used as a function is
         return self
 
     async def __anext__(self) -> int:
-        """Pause before each try but the first."""
+        """Pause before each try except the first."""
         attempt = self._next
         if attempt >= MAX_REFUSALS:
             raise StopAsyncIteration
@@ -72,17 +73,17 @@ async def stand_back(clock: Clock, attempt: int) -> None:
 
 
 class LaneEnded(Exception):
-    """A due lane takes no more messages: nothing was written, and an ordinary lane takes them."""
+    """A due lane takes no more messages. Nothing was written, and an ordinary lane takes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One sequence of ids. As thread-safe as its store.
+    """One sequence of ids.
 
     The first lane of a queue stands for the queue: transactions name it, and it dies first.
 
     Attributes:
-        lanes: All fixed lanes of the queue, by class and shard, this one among them.
+        lanes: All fixed lanes of the queue, by priority and shard, this one among them.
     """
 
     store: Store
@@ -99,7 +100,7 @@ class Lane:
 
     @property
     def fixed(self) -> Fixed:
-        """Which of the queue's lanes is for what."""
+        """The purposes of the queue's fixed lanes."""
         settings = self.settings
         return Fixed(ids=self.lanes, priorities=settings.priorities, shards=settings.shards)
 
@@ -110,53 +111,53 @@ class Lane:
 
     @property
     def is_first(self) -> bool:
-        """Whether it stands for the queue."""
+        """Whether this lane stands for the queue."""
         return self.lane_id == self.lanes[0]
 
     @property
     def all(self) -> list[Lane]:
-        """All lanes of the queue, by class and shard."""
+        """All fixed lanes of the queue, by priority and shard."""
         return [self.sibling(lane_id) for lane_id in self.lanes]
 
     @property
     def due(self) -> DueLane | None:
-        """What this lane is for, if it is a due lane."""
+        """The period and priority of this lane, if it is a due lane."""
         return self.fixed.due(self.lane_id)
 
     @property
     def priority(self) -> int:
-        """The class of the messages in it."""
+        """The priority of its messages."""
         return self.fixed.priority_of(self.lane_id)
 
     @property
     def begins_us(self) -> int:
-        """No hint of this lane is older: its queue's creation, or just before its period [U16]."""
+        """A time before this lane's hints: the queue's creation, or before its period [U16]."""
         due = self.due
         return self.created_us if due is None else due.created_us(self.settings.period_us)
 
     def sibling(self, lane_id: LaneId) -> Lane:
-        """Another lane of the same queue, or this one."""
+        """Return another lane of the same queue, or this one."""
         return self if lane_id == self.lane_id else replace(self, lane_id=lane_id)
 
     def due_lane(self, due: DueLane) -> Lane:
-        """The due lane of this queue for that period and class."""
+        """Return the due lane of this queue for that period and priority."""
         return self.sibling(due.lane_id(self.lanes[0]))
 
     def place(self, bucket: BucketNo) -> Place:
-        """One of this lane's buckets, among all of the queue."""
+        """Return the place, among all of the queue, of one of this lane's buckets."""
         return Place(self.lane_id, bucket)
 
     @property
     def title(self) -> str:
-        """The lane, as errors name it: by its queue alone if that has no other."""
+        """The lane's name in errors: the queue alone if it has no other lane."""
         return self.fixed.title(self.queue, self.lane_id)
 
     def bucket_title(self, bucket: BucketNo) -> str:
-        """A bucket of this lane, as errors name it."""
+        """Return the name of a bucket of this lane for errors."""
         return f"bucket {bucket} of {self.title}"
 
     def as_fields(self, bucket: BucketNo | None = None) -> dict[str, object]:
-        """The lane, or one of its buckets, as log events name it: as `title` does."""
+        """Return the log fields that name the lane, or one of its buckets, as `title` does."""
         fields: dict[str, object] = {"queue": self.queue}
         if self.fixed.has_others(self.lane_id):
             fields["lane"] = str(self.lane_id)
@@ -196,7 +197,7 @@ class Lane:
 
     @property
     def kept(self) -> Kept:
-        """What is kept of the lane's dropped buckets."""
+        """The records that outlive the lane's dropped buckets."""
         return self._tables.kept
 
     @property
@@ -206,23 +207,23 @@ class Lane:
 
     @property
     def bucket_size(self) -> int:
-        """Ids per bucket."""
+        """The number of ids per bucket."""
         return self.settings.bucket_size
 
     @property
     def rest_s(self) -> float:
-        """How long repair leaves a finished bucket's row alone [R2]."""
+        """The time that repair leaves a finished bucket's row alone [R2]."""
         return min(LONGEST_REST_S, self.settings.repair_timeout_s)
 
     @property
     def max_deliveries(self) -> int | None:
-        """Deliveries after which a message dies; None if messages never die [R22]."""
+        """The number of deliveries after which a message dies; None if messages never die [R22]."""
         settings = self.settings
         return settings.max_deliveries if settings.dead_letter_queue is not None else None
 
     @property
     def retention_us(self) -> int | None:
-        """How long messages are kept that nobody gets; None: for ever."""
+        """The time for which unconsumed messages are kept; None means for ever."""
         kept_s = self.settings.retention_s
         return None if kept_s is None else round(kept_s * 1e6)
 
@@ -235,7 +236,7 @@ class Lane:
     async def read_pointers(self) -> Pointers:
         """Read all pointers by one quorum read.
 
-        In a due lane of a queue that is there, L = 2^62 means that all of it is acked [U12].
+        In a due lane of a queue that exists, L = 2^62 means that all of it is acked [U12].
 
         Raises:
             QueueDeleted: The repair pointer says so [R25].
@@ -243,7 +244,7 @@ class Lane:
         return await self.begin_pointers()()
 
     def begin_pointers(self) -> Callable[[], Awaitable[Pointers]]:
-        """Send what `read_pointers` sends, without waiting; call what is returned, once."""
+        """Send the read of `read_pointers` without waiting. Call the returned function once."""
         read = self.pointers.begin_read()
 
         async def found() -> Pointers:
@@ -257,7 +258,9 @@ class Lane:
         return found
 
     async def read_monoton(self) -> Monoton:
-        """What ids the lane has handed out; a due lane that is closed or finished still says so.
+        """Read which ids the lane has handed out.
+
+        A due lane that is closed or finished still says so.
 
         Raises:
             QueueDeleted: It is no due lane, and has no monoton row.
@@ -270,19 +273,19 @@ class Lane:
         return Monoton(next_id=0, reserved_us=self.clock.now_us(), is_closed=True)
 
     async def is_dropped(self, bucket: BucketNo) -> bool:
-        """Whether L, read *after* a row, is above it: the row itself cannot say that (G5)."""
+        """Whether L, read *after* a row, is above its bucket: the row itself cannot say it (G5)."""
         return bucket < (await self.read_pointers()).repair
 
     async def apply(
         self, bucket: BucketNo, intent: Intent, *, known: Stored[Bucket] | None = None
     ) -> Answer:
-        """Change a bucket row, with whatever else this client is to change there (ADR 39).
+        """Change a bucket row, together with all other changes of this client to it (ADR 39).
 
         Args:
-            known: The row as last seen, to save a read: a stale one only loses its CAS.
+            known: The row as last seen, to save a read. A stale row only loses its CAS.
 
         Returns:
-            The result. A claim may have lost its race; anything else was carried out or judged.
+            The result. A claim may have lost its race; any other intent was carried out or judged.
 
         Raises:
             CasContention: It lost too many times in a row.
@@ -305,34 +308,34 @@ class Lane:
         *,
         known: Stored[Bucket] | None = None,
     ) -> Stored[Bucket] | None:
-        """Change a bucket row in a way of the caller's own; see `Change` and `apply`.
+        """Change a bucket row with the caller's own function. See `Change` and `apply`.
 
         Returns:
-            The row as it is then; None if there is none.
+            The row after that; None if there is none.
         """
         row: Any = (await self.apply(bucket, Change(change=change), known=known)).row
-        return row  # type: ignore[no-any-return]  # what was read is what comes out
+        return row  # type: ignore[no-any-return]  # rows come out as they were read
 
     def attempts(self) -> AsyncIterator[int]:
-        """See the function `attempts`; when it ends, raise `contended`."""
+        """Return the loop of the function `attempts`; when it ends, raise `contended`."""
         return attempts(self.clock)
 
     def deleted(self) -> QueueDeleted:
-        """The error of a lane that was deleted while it was in use."""
-        metrics.forget_queue(self.queue)  # here is where a process learns that others have done it
+        """Make the error for a lane that was deleted while it was in use."""
+        metrics.forget_queue(self.queue)  # here a process learns that another one has deleted it
         return QueueDeleted(
             f"queue {self.queue!r} was deleted (lane {self.lane_id}). If it was created anew, "
             "open it again with client.queue(), or restart the query",
         )
 
     async def ended(self) -> QueueDeleted | LaneEnded:
-        """The error of a lane that hands out no ids: a queue's end, or only a due lane's."""
+        """Make the error for a lane that hands out no ids: the queue ended, or only a due lane."""
         if self.due is None or (await self.first.pointers.read()).is_deleted:
             return self.deleted()
         return LaneEnded()
 
     def contended(self, what: str) -> CasContention:
-        """The error of too many lost races for ``what``, which says of which queue or lane."""
+        """Make the error for too many lost races for ``what``, which names the queue or lane."""
         return CasContention(
             f"other clients changed {what} {MAX_REFUSALS} times in a row before our own change. "
             "Try again. If that fails too, use larger batches or fewer clients"
@@ -340,7 +343,7 @@ class Lane:
 
 
 async def live_buckets(lane: Lane) -> range:
-    """All buckets that may have a row: from the repair pointer to the monoton id.
+    """Return all buckets that may have a row: from the repair pointer to the monoton id.
 
     Raises:
         QueueDeleted: The lane is dead.

@@ -1,4 +1,4 @@
-"""`Message` is what a consumer gets, built from a lease and its chunks (design 11)."""
+"""`Message` is what a consumer gets. It is built from a lease and its chunks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_MESSAGES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
-from cassieq_spark.store.portal import in_a_thread
+from cassieq_spark.store.caller import off_loop
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
@@ -32,16 +31,16 @@ class Message:
     """One delivery of one message.
 
     Attributes:
-        message_id: A UUID as text: the producer's, or one derived from queue and id.
-        id: Its number in its lane. One producer's ids ascend there.
-        tag, headers, group: As they were put; None and empty if there are none.
+        message_id: A UUID as text: the producer's, or one derived from lane and id.
+        id: The message's number in its lane. The ids of one producer ascend.
+        tag, headers, group: The values that it was put with; None or empty if there are none.
         proof: The content of ``receipt``.
         delivery_count: 1 at the first delivery.
         enqueued_at: UTC, by the cluster's clock.
-        visible_until: When the lease ends, UTC; None for a peek.
-        lane: The part of the queue it is in; ``id`` is its number there. A later queue of the same
-            name has other lanes.
-        priority: As it was put; a higher one is handed out first.
+        visible_until: The end of the lease, UTC; None for a peek.
+        lane: The part of the queue that holds it; ``id`` is its number there. A later queue of the
+            same name has other lanes.
+        priority: The priority that it was put with. Higher priorities are handed out first.
     """
 
     message_id: str
@@ -57,7 +56,7 @@ class Message:
     priority: int = 0
     group: str | None = None
 
-    # How pydantic, and with it FastAPI, writes a body into JSON: not every body is text.
+    # pydantic, and so FastAPI, writes a body into JSON like this, because not every body is text.
     __pydantic_config__: ClassVar[Mapping[str, str]] = {"ser_json_bytes": "base64"}
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class Message:
 
     @property
     def receipt(self) -> str | None:
-        """The text to ack, extend or release this delivery by, in any process; None for a peek."""
+        """The text that acks, extends or releases this delivery in any process; None for a peek."""
         return None if self.proof is None else self.proof.encode()
 
     @property
@@ -73,9 +72,9 @@ class Message:
         """A number that grows with every delivery of this message: a fencing token.
 
         Let your database refuse a write with a lower number than it has seen for this queue and
-        ``id``: then a consumer that slept through its lease changes nothing. It is the delivery
-        count, which the CAS that grants a lease increases. A count that was taken back was never
-        handed to anybody.
+        ``id``. Then a consumer that slept through its lease changes nothing. The number is the
+        delivery count, which the CAS that grants a lease increases. A count that was taken back was
+        never handed to a consumer.
         """
         return self.delivery_count
 
@@ -85,10 +84,11 @@ class Message:
         return UUID(self.message_id)
 
     def updated(self, receipt: Receipt, body: bytes | None, lease: Lease | None) -> Message:
-        """The message as it is after an update by this receipt; without a lease it was given back.
+        """Return the message as it is after an update by this receipt.
 
         Args:
             body: None: unchanged.
+            lease: None: the message was given back.
         """
         return replace(
             self,
@@ -109,17 +109,17 @@ class Message:
 
 
 def time_of(time_us: int) -> datetime:
-    """Cluster microseconds as an aware datetime."""
+    """Convert cluster microseconds to an aware datetime."""
     return _EPOCH + timedelta(microseconds=time_us)
 
 
 def us_of(time: datetime) -> int:
-    """An aware datetime as cluster microseconds."""
+    """Convert an aware datetime to cluster microseconds."""
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
 def show_time(moment: datetime | None) -> str | None:
-    """The time as ISO 8601, UTC."""
+    """Format a time as ISO 8601, UTC."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
@@ -133,8 +133,8 @@ async def read_messages(
 
     Args:
         lane: Any lane of the queue.
-        plan: Each entry with the end of its lease in cluster µs; None for a peek.
-        goes_on: Whether this client will read the rest of their chunks; see `fetch`.
+        plan: Entries, each with the end of its lease in cluster µs, or None for a peek.
+        goes_on: Whether this client will read the rest of their chunks. See `fetch`.
 
     Raises:
         DataLoss: A planned message does not exist; never raised for a peek.
@@ -149,8 +149,8 @@ async def read_messages(
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
         made = partial(_made, lane.sibling(planned.lane), found, until)
         many = found.chunk.count if found.keep is None else found.keep.count
-        is_large = many >= OFFLOAD_MESSAGES or len(found.chunk.payload) >= OFFLOAD_BYTES
-        for message in await in_a_thread(made) if is_large else made():
+        size = len(found.chunk.payload)
+        for message in await off_loop(made, entries=many, size_bytes=size):
             yield message
 
 

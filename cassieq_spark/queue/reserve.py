@@ -1,6 +1,6 @@
 """Reserve whole buckets of a lane, which is the only way to get ids. Holds I6.
 
-Also: end lanes of which nobody has reserved any, so that nobody ever will (ADR 23, 24).
+It also ends lanes of which no id was reserved, so that none ever will be (ADR 23, 24).
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ if TYPE_CHECKING:
 
 
 ALWAYS: Final = 8
-"""What was so as often in turn is expected to be so again (ADR 29)."""
+"""After this many equal outcomes in a row, the next one is expected to be the same (ADR 29)."""
 
 CREATED: Final = 1
-"""The version of a monoton row that nobody has changed since it was made."""
+"""The version of a monoton row that was not changed since it was created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Consecutive buckets that are one writer's own [P15]: from ``first`` to before ``end``."""
+    """Consecutive buckets that belong to one writer [P15]: from ``first`` to before ``end``."""
 
     first: BucketNo
     end: BucketNo
 
 
 async def begin_queue(first: Lane) -> None:
-    """See to it that the first lane's monoton row has changed before another lane is used.
+    """Make sure that the first lane's monoton row has changed before another lane is used.
 
-    Whoever gives up a queue that lost its name, and whose INSERT may have landed since, ends it by
-    a CAS on that row as it was made. So it never ends a queue that is in use (I1) [T14].
+    A client may give up a queue that lost its name, although its INSERT may have landed since. It
+    ends such a queue by a CAS on that row as it was created. So it never ends a queue that is in
+    use (I1) [T14].
     """
     seen = first.pointers.seen
     if seen.is_begun:
@@ -55,12 +56,12 @@ async def begin_queue(first: Lane) -> None:
         if found is None:
             raise first.deleted()
         if found.version.row_version > CREATED:
-            # A row that was ended may be born again by a copy of its INSERT, and be changed then:
-            # L went up before it went, so L is read after it.
+            # A row that was ended may be born again by a copy of its INSERT, and be changed then. L
+            # was raised before the row was removed, so L is read after the row.
             await first.read_pointers()
             seen.is_begun = True
             return
-        # Whatever becomes of it: the row is read again.
+        # The outcome does not matter: the row is read again.
         await first.monotons.update(found, replace(found.value, reserved_us=first.clock.now_us()))
     raise first.contended(f"the monoton row of {first.title}")
 
@@ -68,8 +69,8 @@ async def begin_queue(first: Lane) -> None:
 async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
     """Take the next whole buckets.
 
-    One quorum read and one LWT. A block whose reservation could not be settled is lost: it is a
-    gap, which readers close.
+    It costs one quorum read and one LWT. A block whose reservation could not be settled is lost: it
+    is a gap, which readers close.
 
     Args:
         buckets: 1 or more.
@@ -77,17 +78,18 @@ async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -
 
     Raises:
         QueueDeleted: The lane has no monoton row: never create it here [P13].
-        LaneEnded: The same of a due lane of a queue that is there.
+        LaneEnded: The same for a due lane of a queue that exists.
         CasContention: It lost too many times in a row.
     """
     return await Reserver().reserve(lane, buckets, above=above)
 
 
 class Reserver:
-    """Reserves for one producer of a lane, and remembers its monoton row. Not thread-safe.
+    """Reserves for one producer of a lane, and remembers its monoton row.
 
-    Where nobody else reserves, the row is as the last reservation left it, and the next one needs
-    no read. Should another have come, that CAS is refused, and rows are read again for a while.
+    If no other client reserves, the row is as the last reservation left it, and the next one needs
+    no read. If another client did reserve, that CAS is refused, and rows are read again for a
+    while.
     """
 
     def __init__(self) -> None:
@@ -96,7 +98,7 @@ class Reserver:
 
     @property
     def likely(self) -> Stored[Monoton] | None:
-        """The row as it is, as far as nobody else reserves; None: others do."""
+        """The row as it probably is now, if only this client reserves; None if others do."""
         return self._row if self._times_alone >= ALWAYS else None
 
     async def reserve(
@@ -107,10 +109,11 @@ class Reserver:
         above: BucketNo = FIRST_BUCKET,
         first_read: FirstRead | None = None,
     ) -> Block:
-        """See `reserve`.
+        """Take the next whole buckets; see the function `reserve`.
 
         Args:
-            first_read: In place of the first read: one that is under way, or what is `likely`.
+            first_read: It replaces the first read: a read that is running, or one that gives
+                `likely`.
 
         Raises:
             CassieqError: See `reserve`.
@@ -138,26 +141,26 @@ class Reserver:
 async def give_up(store: Store, unused: dict[LaneId, Stored[Monoton] | None]) -> None:
     """End a queue whose INSERT has lost the name to another queue's, and may land later [T14].
 
-    The first lane's monoton row decides whether it is ended: it changes before any other lane is
-    used (`queue.reserve`). If the INSERT has landed meanwhile and others have reserved ids, the
-    queue is in use and stays (I1). A monoton row is closed before its L goes up, and exists until
-    then: a copy of its own INSERT must not open the lane again in between.
+    The first lane's monoton row decides whether the queue is ended: it changes before any other
+    lane is used (see `begin_queue`). If the INSERT has landed meanwhile and others have reserved
+    ids, the queue is in use and stays (I1). A monoton row is closed before its L goes up, and
+    exists until then: a copy of its own INSERT must not open the lane again in between.
     """
     (first, row), *others = unused.items()
     if row is None or not await close_unused(store, first, row):
         return
     for lane, row in others:
         if row is not None:
-            with suppress(CassieqError):  # the next one, and a full repair ends this one
+            with suppress(CassieqError):  # try the next; a full repair ends this one
                 await close_unused(store, lane, row)
 
 
 async def close_unused(store: Store, lane: LaneId, row: Stored[Monoton]) -> bool:
-    """End a lane that nobody has used; False: somebody has changed its monoton row.
+    """End a lane that was never used. Return False if its monoton row was changed.
 
     Args:
-        row: As its creator has it. It may be as others left it since: if the answer of its INSERT
-            was lost, it was read behind them (I1).
+        row: The row as its creator knows it. It may show changes of others: if the answer of its
+            INSERT was lost, it was read after them (I1).
     """
     if row.version.row_version > CREATED:
         return False

@@ -1,9 +1,10 @@
-"""Hint when messages come back by time, so that a get finds them wherever the reader is (design 6).
+"""Write hints for messages that come back by time, so that a get finds them wherever the reader is.
 
-    hint, at its time or now  ->  CAS  ->  if that came late: hint again, now
+  hint, at its time or now  ->  CAS  ->  if that came late: hint again, now
 
 Any time may pass between a hint and its CAS, and the time pointer may pass the hint's minute [T4].
-A claim has the same rule of its own (`claim.confirm`) [P17].
+A claim has a rule of its own for this (`claim.confirm`) [P17]. See
+docs/design/returns-and-hints.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Returns:
-    """The hints of one bucket's CAS. Call `hint` before each try, `confirm` after the last."""
+    """The hints of one bucket's CAS. Call `hint` before each try, and `confirm` after the last."""
 
     def __init__(self, lane: Lane, bucket: BucketNo) -> None:
         self._lane = lane
@@ -38,9 +39,9 @@ class Returns:
         self._begun = time_us, wait
 
     async def hint(self, times_us: Iterable[int]) -> None:
-        """Write a hint for each of these times; what is over comes back now [R12].
+        """Write a hint for each of these times. Messages whose time is over come back now [R12].
 
-        What `begin_hint` has written for this try is waited for, and not written again.
+        A hint that `begin_hint` has written for this try is awaited, and not written again.
         """
         begun_us: int | None = None
         if self._begun is not None:
@@ -49,14 +50,14 @@ class Returns:
             await wait()
         now_us = self._lane.clock.now_us()
         self._hinted_us = [max(time_us, now_us) for time_us in times_us]
-        # A time that is over by now became another one, and is written.
+        # If the begun time is over by now, it was replaced by now, and is written.
         await self._write([time_us for time_us in self._hinted_us if time_us != begun_us], now_us)
 
     async def confirm(self) -> None:
-        """Hint again, now, where a minute may have been passed before the CAS was answered.
+        """Hint again, now, if a minute may have been passed before the CAS was answered.
 
         It reads nothing, and writes only if the CAS took half a minute or more. If a client dies
-        before this, repair does it, as for a claimer [P17].
+        before this, repair writes the hint, as for a claimer [P17].
         """
         now_us = self._lane.clock.now_us()
         if any(

@@ -1,6 +1,7 @@
-"""Carry decided transactions to their end: listed buckets visible, the others void (design 8).
+"""Complete decided transactions: publish their listed buckets, void the others.
 
-Anybody may do this for a *decided* bucket, and nobody for an undecided one. Holds I7.
+Any client may do this for a *decided* bucket, and none for an undecided one. Holds I7. See
+docs/design/sink.md.
 """
 
 from __future__ import annotations
@@ -33,20 +34,21 @@ if TYPE_CHECKING:
     Rows = dict[BucketNo, Stored[Bucket]]
 
     Entry = tuple[str, Place, int]
-    """The sink id, a bucket, and how many messages the sink's row says that it holds."""
+    """The sink id, a bucket, and the number of messages that the sink's row says it holds."""
 
 T = TypeVar("T")
 
 VISIBLE = frozenset({Status.SEALED, Status.DRAINED})
 AS_LISTED = VISIBLE | {Status.PREPARED}
-"""What a bucket of a committed batch is; of any other the row is read again, and told of."""
+"""The states of a bucket of a committed batch. A row in another state is read again and
+reported."""
 
 LOOK_S: Final = 1.0
-"""How long a look at listed buckets waits for those that do not answer. They are asked again, all
+"""A look at listed buckets waits this long for buckets that do not answer. They are asked again,
 side by side, when the others are published."""
 
 TOGETHER: Final = 64
-"""How many listed buckets are looked at together, with one read of L for all in a lane."""
+"""The number of listed buckets of a look. It reads L once for all buckets of a lane."""
 
 _logger = get_logger("queue")
 
@@ -58,17 +60,18 @@ async def roll_forward(
     *,
     seen: Callable[[], Awaitable[Seen]] | None = None,
 ) -> None:
-    """Make every bucket of a committed batch visible, in all lanes. Idempotent; up to 16 at once.
+    """Make every bucket of a committed batch visible, in all lanes. Idempotent; 16 run at once.
 
     A bucket that fails stops no other.
 
     Args:
-        seen: What `begin_look` at this list has found, if the caller has begun it.
+        seen: The result of `begin_look` for this list, if the caller has begun it.
 
     Raises:
         StoreError: A bucket could not be reached; the others are visible [T5].
-        RowCorrupt: A listed bucket is void and was not dropped, or holds another number of messages
-            than was committed: the protocol does not do that, so nothing more is done to it.
+        RowCorrupt: A listed bucket is void and was not dropped, or does not hold the number of
+            messages that was committed. The protocol never does that, so nothing more is done to
+            the bucket.
     """
 
     async def publish(seen: Seen, entry: Entry) -> object:
@@ -85,26 +88,26 @@ class Seen:
     """Rows of listed buckets, and for each lane L as it was read after them.
 
     Attributes:
-        rows: Those that answered and are visible, prepared, or gone.
-        low: Without lanes that did not answer, or in which no row waits to be published.
+        rows: The rows that answered and are visible, prepared, or gone.
+        low: L by lane, without lanes that did not answer or have no row to publish.
     """
 
     rows: Mapping[Place, Stored[Bucket] | None]
     low: Mapping[LaneId, BucketNo]
 
     def is_over(self, place: Place) -> bool:
-        """Whether nothing is to be done there: the bucket is visible, or its row is gone."""
+        """Whether nothing is left to do: the bucket is visible, or its row is gone."""
         if place not in self.rows:
             return False
         row = self.rows[place]
         return row is None or row.value.status in VISIBLE
 
     def is_known(self, place: Place) -> bool:
-        """Whether its row and the L after it are there."""
+        """Whether the bucket's row, and the L read after it, are here."""
         return place in self.rows and place.lane in self.low
 
     async def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
-        """Whether L is above a bucket, read after this row."""
+        """Whether L, read after this row, is above the bucket."""
         known = self.rows.get(lane.place(bucket))
         low = self.low.get(lane.lane_id)
         if low is not None and known is not None and known.value is row:
@@ -116,7 +119,8 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Se
     """Begin to read the rows of some buckets, at most as many as are published together.
 
     Returns:
-        To be called, once: waits for them, then reads L of each lane that has some to publish (G5).
+        A function to call once. It waits for the rows, then reads L of each lane that has some to
+        publish (G5).
     """
     by_lane: dict[LaneId, list[BucketNo]] = {}
     for place in islice(places, TOGETHER):
@@ -151,11 +155,11 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Se
 async def settle_decided(
     lane: Lane, rows: Rows, failed: dict[str, CassieqError] | None = None
 ) -> Rows:
-    """Act on those of these ``writing`` and ``prepared`` rows that their sinks have decided.
+    """Act on these ``writing`` and ``prepared`` rows whose sinks have decided.
 
-    One quorum read per sink, after the rows were read (before, it would mean nothing). All sinks
-    and buckets are handled side by side, and one that cannot be read or changed stops no other:
-    its buckets stay as undecided as they were [T21].
+    It makes one quorum read per sink, after the rows were read; before that, the read would mean
+    nothing. All sinks and buckets are handled side by side. One that cannot be read or changed
+    stops no other: its buckets stay as undecided as they were [T21].
 
     Args:
         failed: Receives the first failure of each sink; None: one of them is raised at the end.
@@ -176,7 +180,7 @@ async def settle_decided(
 
 
 class _Settling:
-    """One call of `settle_decided`: read all sinks, publish what is listed, void the rest."""
+    """One call of `settle_decided`: read all sinks, publish listed buckets, void the rest."""
 
     def __init__(self, lane: Lane, rows: Rows) -> None:
         self._lane = lane
@@ -206,7 +210,7 @@ class _Settling:
                 self.failures.setdefault(sink_ref.sink_id, error)
 
     def _listed(self) -> list[Entry]:
-        """All buckets listed with one of ours: the next commit may be waiting for them."""
+        """Return all buckets that are listed with one of ours: the next commit may need them."""
         listed: list[Entry] = []
         for sink_id, sink in self._sinks.items():
             fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
@@ -238,9 +242,9 @@ async def _publish_all(
     publish: Callable[[Seen, Entry], Awaitable[object]],
     seen: Callable[[], Awaitable[Seen]] | None = None,
 ) -> list[tuple[Entry, CassieqError]]:
-    """Publish all of these, `TOGETHER` at a time; return what failed, and why.
+    """Publish all entries, `TOGETHER` at a time. Return the failed entries with their errors.
 
-    What did not answer a look comes last, all of it at once: one wait is for all (I10).
+    Buckets that did not answer a look come last, all at once: the waits overlap (I10).
     """
     unknown: list[Entry] = []
     failures: list[tuple[Entry, CassieqError]] = []
@@ -268,7 +272,7 @@ async def _publish(
     lane, bucket = lane.sibling(place.lane), place.bucket
 
     async def change(row: Bucket) -> Bucket | None:
-        # The next commit rolls a list again, when its buckets may have been dropped long since: a
+        # The next commit rolls a list forward again, maybe long after its buckets were dropped. A
         # statement that was sent twice may have landed after that, and made a ghost (G5).
         if row.status in VISIBLE or await seen.is_dropped(lane, bucket, row):
             return None
@@ -284,15 +288,15 @@ async def _publish(
                 "with client.verify()"
             )
         new = rules.published(row, now_us=lane.clock.now_us())
-        # The row as prepared has these times, too: from the hint on, the time pointer stays at
-        # them, so this CAS may come as late as it likes [R12].
+        # The row as prepared has these times, too. Once the hint is written, the time pointer stays
+        # at them, so this CAS may come as late as it likes [R12].
         await Returns(lane, bucket).hint(return_times_us(new))
         return new
 
     row = known or await lane.buckets.read(bucket)
     async for attempt in lane.attempts():
         if attempt > 1:
-            row = await lane.buckets.read(bucket)  # in a longer pause others change it (ADR 34)
+            row = await lane.buckets.read(bucket)  # others change it in a longer pause (ADR 34)
         new = None if row is None else await change(row.value)
         if row is None or new is None:
             return row
@@ -306,10 +310,10 @@ async def _publish(
 async def _each(
     lane: Lane, work: Callable[[T], Awaitable[object]], items: Iterable[T]
 ) -> list[tuple[T, CassieqError]]:
-    """Work on every item, side by side; return the items that failed, and why [T5] [T21].
+    """Work on every item, side by side. Return the failed items with their errors [T5] [T21].
 
     Raises:
-        QueueDeleted: The lane is dead: nothing of it matters any more.
+        QueueDeleted: The lane is dead, so its other failures do not matter any more.
     """
     todo = list(items)
     ended = zip(todo, await lane.store.session.each(work, todo), strict=True)

@@ -1,9 +1,10 @@
-"""Give messages that are due much later a lane of their period, and find those lanes (lanes 4).
+"""Give messages that are due much later a lane of their period, and find those lanes.
 
-    INSERT monoton  ->  write schedule row  ->  read registers, then L  ->  put as ever
+  INSERT monoton  ->  write schedule row  ->  read registers, then L  ->  put as always
 
-Holds I1: a period is closed before its due lanes are read, and who bears a lane reads afterwards
-whether its period is closed. So a lane is found by repair, or its birth is undone [U2].
+Holds I1: a period is closed before its due lanes are read, and a client that creates a lane reads
+afterwards whether its period is closed. So repair finds the lane, or its creation is undone [U2].
+See docs/design/due-lanes.md.
 """
 
 from __future__ import annotations
@@ -32,32 +33,33 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Outcome
 
 SLICE_S: Final = 30.0
-"""How long a consumer remembers which due lanes there are."""
+"""A consumer remembers this long which due lanes exist."""
 
 REGISTER_S: Final = 600.0
-"""How long it remembers up to which period all are finished: a slice may begin too early."""
+"""A consumer remembers this long which period is the first that may be unfinished. A remembered one
+can only be too early."""
 
 LOOK_S: Final = 2.0
-"""How long it waits for either."""
+"""The time that a consumer waits for the schedule or the registers."""
 
 _logger = get_logger("queue")
 
 
 class Births:
-    """The due lanes that are known to be there, for one client of a queue. Thread-safe."""
+    """The due lanes that are known to exist, for one client of a queue."""
 
     def __init__(self) -> None:
         self._known: set[LaneId] = set()
 
     async def lane_for(self, lane: Lane, due_us: int) -> Lane | None:
-        """The due lane for a message that would go to ``lane``; None: that one takes it.
+        """Return the due lane for a message that would go to ``lane``; None if it goes to ``lane``.
 
         Args:
-            lane: One of the queue's fixed lanes, of the message's class.
+            lane: One of the queue's fixed lanes, of the message's priority.
 
         Raises:
             QueueDeleted: The queue is gone.
-            StoreError: It is unknown whether there is such a lane; nothing was put.
+            StoreError: It is unknown whether such a lane exists; nothing was put.
         """
         settings = lane.settings
         due = due_lane(
@@ -70,7 +72,7 @@ class Births:
         return None if due is None else await self.get(lane, due)
 
     async def get(self, lane: Lane, due: DueLane) -> Lane | None:
-        """A due lane that is there and takes messages; None: it takes none any more.
+        """Return a due lane that exists and takes messages; None if it takes none any more.
 
         Args:
             lane: Any lane of the queue.
@@ -89,7 +91,7 @@ class Births:
 
 
 async def bear(lane: Lane, due: DueLane) -> bool:
-    """See to it that a due lane is there and found; False: it takes no messages any more.
+    """Make sure that a due lane exists and is found. Return False if it takes no messages any more.
 
     Raises:
         QueueDeleted: The queue is gone.
@@ -98,10 +100,10 @@ async def bear(lane: Lane, due: DueLane) -> bool:
     period_us = lane.settings.period_us
     made = await lane.monotons.insert(Monoton(next_id=0, reserved_us=lane.clock.now_us()))
     await lane.store.schedules.add(lane.lanes[0], due, period_us=period_us)
-    # Whoever closes a period or deletes a queue raises its register first and reads the schedule
-    # afterwards: so it has found this lane, or this read finds the register [U2].
+    # A client that closes a period or deletes a queue raises its register first and reads the
+    # schedule afterwards. So it has found this lane, or this read finds the register [U2].
     pointers = await lane.first.pointers.read()
-    # A row may be there although all of the lane is acked: a late copy of an INSERT.
+    # A row may exist although all of the lane is acked: a late copy of an INSERT.
     is_open = (
         not pointers.is_deleted
         and due.period >= first_open(lane, pointers)
@@ -115,23 +117,23 @@ async def bear(lane: Lane, due: DueLane) -> bool:
 
 
 def first_open(lane: Lane, pointers: Pointers) -> int:
-    """The first period in which a due lane may be born, by the registers of a queue."""
+    """Return the first period in which a due lane may be created, by the registers of a queue."""
     closed = max(pointers.schedule, pointers.schedule_closed)
     return first_period(closed, created_us=lane.created_us, period_us=lane.settings.period_us)
 
 
 def first_unfinished(lane: Lane, pointers: Pointers) -> int:
-    """The first period that may have a due lane, by the registers of a queue."""
+    """Return the first period that may have a due lane, by the registers of a queue."""
     return first_period(
         pointers.schedule, created_us=lane.created_us, period_us=lane.settings.period_us
     )
 
 
 async def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
-    """End what a birth has made, if nobody has used it since (ADR 25).
+    """End the lane that was just created, if it was not used since (ADR 25).
 
-    L goes up before the row goes: a late copy of an INSERT may bring it back, and whoever has found
-    the lane open before would use it although nobody looks there any more.
+    L goes up before the row goes: a late copy of an INSERT may bring the row back, and a client
+    that has found the lane open before would use it although no reader looks there any more.
     """
     if isinstance(made, Applied):
         await close_unused(lane.store, lane.lane_id, made.now)
@@ -140,7 +142,7 @@ async def _undo(lane: Lane, due: DueLane, made: Outcome[Monoton]) -> None:
 
 
 async def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
-    """The due lanes that readers look at now, and those that they do not look at yet; two reads.
+    """Return the due lanes that readers look at now, and the later ones, with two reads.
 
     Raises:
         QueueDeleted: The queue is gone.
@@ -156,24 +158,24 @@ async def begun_and_later(lane: Lane) -> tuple[list[Lane], list[Lane]]:
 
 
 async def every_lane(lane: Lane) -> list[Lane]:
-    """All lanes of a queue: the fixed ones, and the due lanes that are not finished."""
+    """Return all lanes of a queue: the fixed ones, and the due lanes that are not finished."""
     end = periods_end(lane.clock.now_us(), lane.settings.period_us)
     return lane.all + await _unfinished(lane, end)
 
 
 async def looked_at_lanes(lane: Lane) -> list[Lane]:
-    """The lanes that a get looks at, as it does: the highest class first, what was due first."""
+    """Return the lanes in the order of a get: highest priority first, then the earliest due."""
     end = looked_at(lane.clock.now_us(), lane.settings.period_us)
     return as_read([*lane.all, *await _unfinished(lane, end)])
 
 
 def as_read(lanes: list[Lane]) -> list[Lane]:
-    """Lanes of one queue in the order in which a get looks at them."""
+    """Sort lanes of one queue into the order in which a get looks at them."""
     return sorted(lanes, key=lambda one: one.fixed.rank(one.lane_id))
 
 
 async def due_between(lane: Lane, first: int, end: int) -> list[Lane]:
-    """The due lanes of the periods from ``first`` to before ``end``: one read a year."""
+    """Return the due lanes of the periods from ``first`` to before ``end``: one read per year."""
     found = await lane.store.schedules.read(
         lane.lanes[0], first, end, period_us=lane.settings.period_us
     )
@@ -186,10 +188,10 @@ async def _unfinished(lane: Lane, end: int) -> list[Lane]:
 
 
 class Agenda:
-    """The due lanes that one consumer looks at, remembered. Not thread-safe.
+    """The due lanes that one consumer looks at, cached.
 
-    One read in `SLICE_S`, and one more in `REGISTER_S`. If the schedule does not answer, what is
-    remembered is used: the other lanes go on (I10).
+    It costs one read in `SLICE_S`, and one more in `REGISTER_S`. If the schedule does not answer,
+    the cache is used: the other lanes go on (I10).
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -201,7 +203,7 @@ class Agenda:
         self._lanes: list[Lane] = []
 
     async def lanes(self) -> list[Lane]:
-        """The due lanes that have begun, oldest first.
+        """Return the due lanes that have begun, oldest first.
 
         Raises:
             QueueDeleted: The queue is gone.

@@ -1,9 +1,9 @@
-"""Close a bucket and fix what it holds (design 3). Holds I1, I5.
+"""Close a bucket and fix its content (docs/design/ids-and-buckets.md). Holds I1, I5.
 
-    insert `sealing`  ->  read L, scan all columns  ->  CAS `sealed` (+ a first lease)
+  insert `sealing`  ->  read L, scan all columns  ->  CAS `sealed` (+ a first lease)
 
-Any client that finds a half-way seal helps from "read L"; the first CAS wins and a loser takes the
-winner's manifest.
+Any client that finds a half-way seal helps from "read L" on. The first CAS wins, and a loser takes
+the winner's manifest.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ class Closed:
     """A bucket that is no longer open.
 
     Attributes:
-        row: The row as it is now; still ``sealing`` only if another was left alone with it.
-        is_ours: Whether it is this sealer's CAS that has sealed it.
-        leases: What this sealer got by the same CAS [P16]; empty if another sealed it.
-        chunks: With ``leases``, what the scan read; such rows never change.
+        row: The row as it is now. It is still ``sealing`` only if another client's seal was left
+            alone.
+        is_ours: Whether this sealer's CAS has sealed it.
+        leases: The leases that this sealer got by the same CAS [P16]; empty if another sealed it.
+        chunks: With ``leases``, the rows that the scan read; such rows never change.
     """
 
     row: Stored[Bucket]
@@ -58,17 +59,18 @@ async def close(
 ) -> Closed | None:
     """Close an open bucket, or help with one that is being closed.
 
-    Two LWTs, one scan, two reads. Safe at any moment: a put that is under way finds the seal and
-    takes a new id.
+    It costs two LWTs, one scan and two reads. It is safe at any moment: a put that is running finds
+    the seal and takes a new id.
 
     Args:
-        terms: What the sealer itself wants to claim.
+        terms: The sealer's own claim.
         is_filled: Whether a message was seen there, so that the claim's hint is not in vain.
-        helps: Whether to help with a seal that another has begun meanwhile; else its row is
-            returned as it is.
+        helps: Whether to help with a seal that another client has begun meanwhile. If not, its row
+            is returned as it is.
 
     Returns:
-        None if the bucket was dropped long ago: repair removes what is left there (G5) [P2].
+        None if the bucket was dropped long ago: repair removes the rows that are left there (G5)
+        [P2].
     """
     returns = Returns(lane, bucket)
     if terms is not None and is_filled:
@@ -82,7 +84,7 @@ async def close(
 
 
 async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
-    """Carry a seal to its end from "read L"; return any other row as it is.
+    """Carry a seal to its end from "read L" on; return any other row as it is.
 
     The result means nothing alone, whatever its status: the bucket may have been sealed, drained
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
@@ -94,12 +96,12 @@ async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | 
 async def _carry_on(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket], returns: Returns, terms: Terms | None
 ) -> Closed | None:
-    """See `finish`."""
+    """Carry a seal to its end; see `finish`."""
     async for _ in lane.attempts():
         if row.value.status is not Status.SEALING:
             return Closed(row=row)
-        # Both after the row, and neither after the other: what L says is true of a scan that ended
-        # before it, and after it the CAS finds whether the row is still there.
+        # Both come after the row, and neither after the other. What L says is true of a scan that
+        # ended before it, and the CAS after it finds whether the row is still there.
         low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
         if bucket < (await low()).repair:
             return None
@@ -139,7 +141,7 @@ async def _carry_on(
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What a scan found: times by offset, for messages that have one; the latest put; bytes."""
+    """The result of a scan: times by offset, for messages that have one; the latest put; bytes."""
 
     chunks: Sequence[ChunkRow]
     manifest: Runs = EMPTY
@@ -151,9 +153,9 @@ class _Found:
 
     @classmethod
     def of(cls, lane: Lane, chunks: Sequence[ChunkRow]) -> _Found:
-        """Sum up what is in a bucket.
+        """Sum up the content of a bucket.
 
-        A row beyond the bucket's last id was acknowledged to nobody, and its id belongs to the next
+        A row beyond the bucket's last id was never acknowledged, and its id belongs to the next
         bucket: it is left out (I6) [T1].
         """
         ids = Runs.span(0, lane.bucket_size - 1)

@@ -1,4 +1,4 @@
-"""`Work` is what one client keeps of a queue between calls, for all its handles and threads."""
+"""`Work` is the state that one client keeps of a queue between calls, for all its handles."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
-from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_MESSAGES
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.get.poll import GetRequest
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
-from cassieq_spark.queue.put.results import Once, Puts, after_a_part, results
+from cassieq_spark.queue.put.results import Once, Puts, after_a_part
+from cassieq_spark.queue.put.together import Asked, Kind, Together
 from cassieq_spark.queue.schedule import Births
+from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.recent import Recent
-from cassieq_spark.store.portal import in_a_thread
+from cassieq_spark.store.caller import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +32,18 @@ if TYPE_CHECKING:
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.encode import Packed
-    from cassieq_spark.queue.put.results import Placed
     from cassieq_spark.store.chunk import Row
 
 
 QUEUES: Final = 1_000
-"""How many queues that no handle is open for a client keeps its work of."""
+"""The number of queues without an open handle whose state a client keeps."""
 
 LANES: Final = 1_000
-"""The same of lanes that were put into: of due lanes there are ever more."""
+"""The number of lanes whose producers a client keeps: there are ever more due lanes."""
 
 
 class Where(NamedTuple):
-    """Where a caller wants the messages of one call, unchecked.
+    """The place where a caller wants the messages of one call, unchecked.
 
     Attributes:
         may_be_lists: Whether priority and delay may be lists, with an entry for each message.
@@ -60,8 +60,8 @@ class Part(NamedTuple):
     """Messages of one call that are put together.
 
     Attributes:
-        due_in_us: 0: at once.
-        places: Where they are among the messages of the call.
+        due_in_us: 0 means at once.
+        places: The positions of the messages in the call.
     """
 
     lane: Lane
@@ -71,29 +71,31 @@ class Part(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class Work:
-    """The state that one client keeps for one queue, shared by all its handles and threads.
+    """The state that one client keeps for one queue, shared by all its handles.
 
-    Whatever works on the queue holds it. A client may lose it at any other time: its producer's
-    block stays as it is, and is sealed like one whose producer has ended.
+    Everything that works on the queue holds it. At any other time a client may lose it: the
+    producer's block stays as it is, and is sealed like the block of a producer that has ended.
 
     Attributes:
         producers: One for each lane that was put into.
-        births: The due lanes that are known to be there.
-        shard: Of messages without a key: one for all, so that a trickle fills one bucket.
-        polls: What serves those who wait in an event loop; see `aio.waiting`.
+        together: Joins puts of several callers.
+        births: The due lanes that are known to exist.
+        shard: The shard of messages without a key. It is one for all, so that a trickle fills one
+            bucket.
+        waiting: Serves the calls that wait for messages.
     """
 
     producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
+    together: Together = field(default_factory=Together)
     births: Births = field(default_factory=Births)
-    getter: Getter = field(default_factory=Getter)
+    waiting: Waiting = field(default_factory=Waiting)
     shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
-    polls: object = None
 
     def parts(self, lane: Lane, where: Where, count: int) -> list[Part]:
-        """Divide the messages of one call into those that are put together.
+        """Divide the messages of one call into parts that are put together.
 
         Raises:
-            OptionInvalid: A priority, a delay or the key has a wrong form; it says whose.
+            OptionInvalid: A priority, a delay or the key has a wrong form; the error names it.
         """
         settings, now_us = lane.settings, lane.clock.now_us()
 
@@ -122,7 +124,7 @@ class Work:
         ]
 
     def lane_for(self, lane: Lane, of_class: int, key: object) -> Lane:
-        """The lane of this queue that a message of a class takes, as its producer wants it.
+        """Return the lane for a message of a priority, with the shard that its key chooses.
 
         Raises:
             OptionInvalid: The key is too long.
@@ -145,10 +147,11 @@ class Work:
         """Put the messages of one call, part by part.
 
         Args:
-            keys: The deduplication key of each; None: none has one.
+            keys: The deduplication key of each message; None if no message has one.
 
         Raises:
-            PutAmbiguous: A part was stored before another one failed, too; it names what.
+            PutAmbiguous: A part was stored before another one failed; the error names what was
+                stored.
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
         if len(parts) == 1:
@@ -169,40 +172,46 @@ class Work:
     async def _put_part(
         self, part: Part, rows: Sequence[Row], *, ttl_us: int, keys: Sequence[str | None] | None
     ) -> Puts:
-        """Put messages into a lane of this queue, or into a due lane of its class.
+        """Put messages into a lane of this queue, or into a due lane of its priority.
 
         Args:
-            keys: The deduplication key of each; None: none has one.
+            keys: The deduplication key of each message; None if no message has one.
 
         Raises:
             CassieqError: See `Producer.put`, and `Births.lane_for`.
         """
         lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
-        its_lane = await self.births.lane_for(lane, due_us) if due_in_us else None
+        due = await self.births.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)
-        if its_lane is not None:
+        if due is not None:
             times = Times(due_us=due_us, ttl_us=ttl_us)
-        if keys is None or not any(keys):
-            packed = await _packed(rows, bucket_size=lane.bucket_size, times=times)
-            return results(lane, await self._put(lane, its_lane, packed))
-        once = Once.of(keys)
-        packed = await _packed(
-            [rows[at] for at in once.positions],
-            bucket_size=lane.bucket_size,
-            times=times,
-            keys=once.keys,
-        )
-        taken = Keys(round((lane.settings.dedup_window_s or 0) * 1e6))
-        return once.results(results(lane, await self._put(lane, its_lane, packed, taken)))
+        if keys is not None and not any(keys):
+            keys = None
+        due_id = None if due is None else due.lane_id
+        kind = Kind(lane.lane_id, due_id, due_in_us, ttl_us, keys is not None)
+        asked = Asked(kind=kind, lane=lane, due=due, times=times, rows=rows, keys=keys)
+        return (await self.together.put(asked, self._put)).checked(lane.queue)
 
-    async def _put(
-        self, lane: Lane, due: Lane | None, packed: Sequence[Packed], keys: Keys | None = None
-    ) -> list[Placed]:
-        ordinary = partial(self._producer(lane).put, lane, keys=keys)
+    async def _put(self, together: Sequence[Asked]) -> Puts:
+        """Put messages of several callers together. Return the result of each, in order."""
+        # The last one has the newest settings, and is due the latest, if only by a moment.
+        lane, due, times = together[-1].lane, together[-1].due, together[-1].times
+        rows = [row for one in together for row in one.rows]
+        how: dict[str, Any] = {"bucket_size": lane.bucket_size, "times": times}
+        once = taken = None
+        if together[-1].keys is not None:
+            once = Once.of([key for one in together for key in one.keys or ()])
+            taken = Keys(round((lane.settings.dedup_window_s or 0) * 1e6))
+            rows, how["keys"] = [rows[at] for at in once.positions], once.keys
+        packed = await _packed(rows, **how)
+        ordinary = partial(self._producer(lane).put, lane, keys=taken)
         if due is None:
-            return await ordinary(packed)
-        return await self._producer(due).put(due, packed, ordinary, keys)
+            outcome = await ordinary(packed)
+        else:
+            outcome = await self._producer(due).put(due, packed, ordinary, taken)
+        put = outcome.puts(lane, packed)
+        return put if once is None else once.results(put)
 
     def _producer(self, lane: Lane) -> Producer:
         return self.producers.get_or_make(lane.lane_id, Producer)
@@ -235,11 +244,11 @@ class Work:
 
 
 async def _packed(rows: Sequence[Row], **how: Any) -> list[Packed]:
-    """Pack messages, in a thread if it takes longer than a change of threads does."""
-    pack = partial(encode.pack, rows, **how)
-    if sum(len(row.body) for row in rows) < OFFLOAD_BYTES and len(rows) < OFFLOAD_MESSAGES:
-        return list(pack())
-    return list(await in_a_thread(pack))
+    """Pack messages, in a thread if packing takes longer than a change of threads."""
+    size = sum(len(row.body) for row in rows)
+    return await off_loop(
+        lambda: list(encode.pack(rows, **how)), entries=encode.entries_of(rows), size_bytes=size
+    )
 
 
 def _default_owner() -> str:

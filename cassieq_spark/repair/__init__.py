@@ -1,1 +1,1 @@
-"""Heal a queue by idempotent steps (design 9), any number of them side by side."""
+"""Heal a queue by idempotent steps, any number of them side by side (docs/design/repair.md)."""

@@ -1,9 +1,9 @@
-"""Remove what nobody needs any more (design 9). Holds G5.
+"""Remove what nobody needs any more (docs/design/repair.md). Holds G5.
 
-`drop` takes finished buckets away: messages, then the repair pointer, then rows, in this order. If
-messages had deduplication keys, it keeps the bucket's manifest before.
-`free` takes only their messages. `sweep` and `sweep_lanes` remove what late statements have left
-behind, and `close_gaps` closes buckets that nobody filled.
+`drop` removes finished buckets: messages, then the repair pointer, then rows, in this order. If
+messages had deduplication keys, it keeps the bucket's manifest first. `free` removes only the
+messages of such buckets. `sweep` and `sweep_lanes` remove the rows that late statements left
+behind. `close_gaps` closes buckets that nobody filled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 256
 
 CREATION_S: Final = 86_400.0
-"""How long an unused lane without a queue may belong to one that is being created."""
+"""The time for which an unused lane without a queue may belong to a queue that is being created."""
 
 _logger = get_logger("repair")
 
@@ -47,18 +47,19 @@ _logger = get_logger("repair")
 async def drop(lane: Lane) -> int:
     """Drop the unbroken run of finished buckets above the repair pointer; return how many.
 
-    Only rows that have rested for a while are dropped: a put between its write and its look must
-    find what became of its bucket [R2]. The pointer is answered at quorum before a row goes: from
-    then on an absent row means "dropped" and not "open" (G4, G5).
+    Only rows that have rested for a while are dropped: a put that has written and not yet checked
+    must find its bucket's row [R2]. The pointer is answered at quorum before a row goes: from then
+    on an absent row means "dropped" and not "open" (G4, G5).
     """
     pointers = await lane.read_pointers()
     end, to_keep = await _finished(lane, pointers)
     if end == pointers.repair:
         return 0
     done = [BucketNo(at) for at in range(pointers.repair, end)]
-    # Read again, after the rows: those below it may be ghosts, with another manifest (G5) [U5].
+    # Read again, after the rows: rows below the pointer may be ghosts, with another manifest (G5)
+    # [U5].
     if to_keep and (await lane.read_pointers()).repair > pointers.repair:
-        return 0  # another repairer is at it
+        return 0  # another repairer does it
 
     async def remove(bucket: BucketNo) -> None:
         if bucket in to_keep:
@@ -80,12 +81,12 @@ async def drop(lane: Lane) -> int:
 
 
 async def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo, Runs]]:
-    """The end of the unbroken run of finished buckets that have rested, and what to keep of it."""
+    """Return the end of the run of finished, rested buckets, and the manifests to keep of it."""
     before_us = lane.clock.now_us() - rest_us(lane)
     to_keep: dict[BucketNo, Runs] = {}
     for start in range(pointers.repair, pointers.reader, WINDOW):
         window = [BucketNo(at) for at in range(start, min(start + WINDOW, pointers.reader))]
-        # A bucket that does not answer ends the run, and those below it can still be dropped [T5].
+        # A bucket that does not answer ends the run; those below it can still be dropped [T5].
         rows, _ = await lane.buckets.read_some(window)
         for bucket in window:
             row = rows.get(bucket)
@@ -97,12 +98,12 @@ async def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo,
 
 
 def rest_us(lane: Lane) -> int:
-    """How long a finished row is left alone [R2]."""
+    """Return how long a finished row is left alone [R2]."""
     return int(lane.rest_s * 1e6)
 
 
 async def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
-    """Drop the messages of finished buckets wherever they are; their rows stay (design 9) [P14].
+    """Drop the messages of finished buckets wherever they are; their rows stay [P14].
 
     A bucket below them may pin the repair pointer for thirty days. A bucket without messages is
     left alone: otherwise each pass would write another tombstone (I9).
@@ -124,7 +125,7 @@ async def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[Cass
 async def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketNo]) -> int:
     """Remove late writes and ghosts below the repair pointer; return how many buckets.
 
-    Nobody reads there, so they cost space and nothing else (ADR 10, 11).
+    Nobody reads there, so they only cost space (ADR 10, 11).
     """
     low = (await lane.read_pointers()).repair
     ghosts = {bucket for bucket in rows if bucket < low}
@@ -137,12 +138,12 @@ async def sweep(lane: Lane, rows: Iterable[BucketNo], messages: Iterable[BucketN
 async def sweep_lanes(
     store: Store, rows: Mapping[LaneId, list[BucketNo]], messages: Mapping[LaneId, list[BucketNo]]
 ) -> int:
-    """Remove what late statements have left in lanes whose L is 2^62; return how many lanes.
+    """Remove the rows of late statements in lanes whose L is 2^62; return how many lanes.
 
-    It means nothing to anybody there (G5), takes space, and nobody would ever look for it [T15].
-    A lane that a queue row still names is left to its deletion, which must know how far the data
-    goes. A due lane of a queue that lives elsewhere is left to its home: its schedule comes here
-    late, and what it does not name yet may be in use (I1) [P21].
+    Such rows mean nothing (G5), take space, and nobody else would ever look for them [T15]. A lane
+    that a queue row still names is left to the queue's deletion, which must know how far the data
+    goes. A due lane of a queue that lives elsewhere is left to its home data centre: its schedule
+    comes here late, and lanes that it does not name yet may be in use (I1) [P21].
 
     Args:
         rows: Of all lanes, the buckets that have a row.
@@ -192,7 +193,7 @@ async def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
 
 
 def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
-    """Whether a creator died before it has named a lane, or while it gave its lanes up."""
+    """Whether a creator died before it named a lane, or while it gave its lanes up."""
     age_s = (now_us - monoton.value.reserved_us) / 1e6
     return monoton.version.row_version == CREATED and age_s > CREATION_S
 
@@ -200,7 +201,7 @@ def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
 async def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
     monoton = await store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
-        # Its creator died while it gave the lane up: before L goes up, the lane is only closed.
+        # Its creator died while it gave the lane up: until L goes up, the lane is only closed.
         await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
     elif monoton is not None and _was_left(monoton, store.clock.now_us()):
         return await close_unused(store, lane, monoton)

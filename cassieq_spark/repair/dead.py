@@ -1,13 +1,13 @@
-"""Move dead sets to their queue: each as one sink transaction, once (design 9, ADR 16, ADR 18).
+"""Move dead sets to their queue: each as one sink transaction, once (ADR 16, ADR 18).
 
     write the sink row  ->  is the set still there?  ->  write, commit  ->  take the set out of its
     bucket row  ->  delete the sink row
 
-The set's id names the transaction, so whoever does it again finds it committed (I7). The sink row
-comes before the look at the bucket row: a mover that slept while another did all of it finds the
-set gone [P24], and a mover that slept after that look finds a sink row that is not the one it has
-written [R14]. The commit asks for that very version: whoever else has moved the set has changed or
-removed the row since, and a row that is born again is another version [T3].
+The set's id names the transaction, so a second mover finds it committed (I7). The sink row comes
+before the look at the bucket row. A mover that slept while another did all of it finds the set gone
+[P24]. A mover that slept after that look finds a sink row that it has not written [R14]. The commit
+asks for its very version: another mover of the set has changed or removed the row since, and a row
+that is inserted again is another version [T3].
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _logger = get_logger("repair")
 
 
 class Standing(Enum):
-    """Why this mover writes no copy of a dead set."""
+    """The reasons why this mover writes no copy of a dead set."""
 
     MOVED = "its transaction is committed"
     AT_WORK = "another mover is at work on it, or died so recently that nobody can tell"
@@ -74,8 +74,8 @@ class Move:
     """The outcome of moving a dead set.
 
     Attributes:
-        messages: How many messages this call made visible in the target.
-        is_over: The set is gone from here, moved by this call or by another mover.
+        messages: The number of messages that this call made visible in the target.
+        is_over: Whether the set is gone from here, moved by this call or by another mover.
     """
 
     messages: int = 0
@@ -83,7 +83,7 @@ class Move:
 
 
 async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
-    """Move one dead set, unless another mover is at it.
+    """Move one dead set, unless another mover does it now.
 
     Args:
         dead: All entries of the set, which is closed [R14].
@@ -116,9 +116,9 @@ async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
 async def _begin(target: Lane, sink_id: str) -> Begun | Standing:
     """Make the sink row this mover's own: a version that only this call has written [T3].
 
-    An existing row is taken over when its mover is silent, by a CAS that ends its epoch: what it
-    copied is void. A row of a deleted queue is taken over, too: nobody knows whether a commit to
-    that queue came before the deletion or after (I1).
+    An existing row is taken over if its mover is silent, by a CAS that ends its epoch: that mover's
+    copy is void. A row of a deleted queue is taken over, too: nobody knows whether a commit to that
+    queue came before the deletion or after (I1).
     """
     sinks, who = target.store.sinks, Identity(sink_id=sink_id, lane=target.first.lane_id)
     stored: Stored[SinkRow] | None = None
@@ -141,7 +141,7 @@ async def _begin(target: Lane, sink_id: str) -> Begun | Standing:
 
 
 async def _standing(target: Lane, sink_id: str, row: SinkRow) -> Standing | None:
-    """Why another mover's row must not be taken over; None: it may be."""
+    """Return why another mover's row must not be taken over; None: it may be."""
     is_elsewhere = row.lane != target.first.lane_id
     if is_elsewhere and (await target.store.lane(row.lane).pointers.read()).is_deleted:
         return None
@@ -158,7 +158,7 @@ def _taken_over(target: Lane, row: SinkRow) -> SinkRow:
 
 
 async def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: Begun) -> int:
-    """Copy and commit; 0 if another mover was faster.
+    """Copy and commit; return 0 if another mover has moved the set.
 
     Raises:
         SinkFenced: Nobody has moved the set, and this move was ended [T18].
@@ -208,9 +208,9 @@ async def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: B
 
 
 def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> LaneId:
-    """The lane of the target that a message goes to: of its class and shard, if there are those.
+    """Return the target's lane for a message: of its class and shard, if they exist there.
 
-    What is redriven goes back to the class and shard that it had where it died.
+    A redriven message goes back to the class and shard that it had where it died.
     """
     priority, shard = _class_and_shard(lane)
     if dead.target is not None:
@@ -223,7 +223,7 @@ def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> Lane
 
 
 def _class_and_shard(lane: Lane) -> tuple[int, int | None]:
-    """Where a message died; a due lane has no shard."""
+    """Return the class and shard in which a message died; a due lane has no shard."""
     return lane.fixed.class_and_shard(lane.lane_id) if lane.due is None else (lane.priority, None)
 
 
@@ -244,7 +244,7 @@ async def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> AsyncItera
 
 
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
-    """The message's own body, tag, headers and group, with where it comes from, and why."""
+    """Return the message's body, tag, headers and group, with its origin and reason."""
     hop: dict[str, str] = {
         dead_letter.SOURCE_QUEUE: lane.queue,
         dead_letter.SOURCE_ID: str(message.id),
@@ -272,7 +272,7 @@ async def _is_there(lane: Lane, bucket: BucketNo, set_id: UUID) -> bool:
     return (
         row is not None
         and any(part.set_id == set_id for part in row.value.dead)
-        and not await lane.is_dropped(bucket)  # else a ghost (G5, ADR 11)
+        and not await lane.is_dropped(bucket)  # otherwise a ghost (G5, ADR 11)
     )
 
 
@@ -286,7 +286,7 @@ async def _take_out(lane: Lane, bucket: BucketNo, set_id: UUID) -> None:
 
 
 async def _end(target: Lane, sink_id: str) -> None:
-    """Delete the sink row, but never before all it lists is visible: without it that is void."""
+    """Delete the sink row, but not before all that it lists is visible: without it that is void."""
     stored = await target.store.sinks.read(sink_id)
     if stored is None or stored.value.lane != target.first.lane_id:
         return

@@ -1,4 +1,4 @@
-"""Report what a repair pass would do, by reads only (design 9)."""
+"""Report what a repair pass would do, by reads only (docs/design/repair.md)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ WINDOW: Final = 64
 async def heal_dry_run(
     store: Store, names: list[QueueName] | None, *, on_progress: OnProgress | None = None
 ) -> RepairReport:
-    """Report what a pass that begins now would do, without what each step leads to.
+    """Report what a pass that begins now would do, but not the later effects of each step.
 
     Args:
         names: None: every queue whose home is this client's data centre, and interrupted deletions.
-        on_progress: Called with how far the pass is.
+        on_progress: Called with the progress of the pass.
 
     Raises:
         QueueNotFound: A named queue does not exist.
@@ -89,7 +89,7 @@ async def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
                 await _foresee_open(lane, bucket, done)
                 continue
             if row.value.status is Status.CORRUPT:
-                await lane.buckets.read(bucket)  # which says why not [T21]
+                await lane.buckets.read(bucket)  # raises the reason [T21]
             await _foresee_bucket(lane, bucket, row.value, sinks, done)
             if not is_run and row.value.status in FINISHED:
                 done.freed += await lane.messages.has_any(bucket)

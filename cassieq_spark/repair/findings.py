@@ -1,4 +1,4 @@
-"""The findings of `repair.verify`: every kind, one of them, and the report with all of them."""
+"""Define the findings of `repair.verify`: every kind, one finding, and the report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Finding:
         queue: The queue's name; empty if it is unknown.
         kind: One of `FINDINGS`.
         bucket: None: the finding is about the queue as a whole.
-        lane: The lane that it is about; None if the queue has no other.
+        lane: The lane of the bucket; None if the queue has no other.
     """
 
     queue: str
@@ -60,13 +60,13 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport:
-    """The findings of a look at everything.
+    """The findings of a verify pass.
 
     Attributes:
-        litter: Messages in sealed buckets that no manifest names: of puts that were never
-            acknowledged. They go with their bucket, and are no finding.
+        litter: Messages in sealed buckets that no manifest names: their puts were never
+            acknowledged. They go with their bucket, and are not a finding.
         ghosts: Rows below repair pointers, and stored messages there; a full repair removes them.
-        problems: What could not be looked at, in the error's own words: nothing is known of that.
+        problems: Errors of reads that failed, in their own words: the state there is unknown.
     """
 
     queues: int = 0
@@ -79,5 +79,5 @@ class VerifyReport:
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return asdict(self)

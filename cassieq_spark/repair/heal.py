@@ -1,4 +1,4 @@
-"""Run one repair pass: every step is idempotent, and a failure of one stops no other (design 9)."""
+"""Run one repair pass: each step is idempotent, and its failure stops no other step."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ if TYPE_CHECKING:
 WINDOW: Final = 64
 
 SINKS_TOGETHER: Final = 10_000
-"""How many sink rows a pass looks through, from a random start: a day's resting rows may be many
-more, and each pass would read them all (I9). A full pass reads all [T10]."""
+"""The most sink rows that a pass looks through, from a random start. A day's resting rows may be
+many more, and each pass would read them all (I9). A full pass reads all [T10]."""
 
 
 DELETED_QUEUES: Final = "(deleted queues)"
 SINK_LISTS: Final = "(sink lists)"
-"""The name for problems with lists that belong to no existing queue."""
+"""The names for problems with sinks and lists that belong to no existing queue."""
 
 
 class Pass:
     """One pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
 
-    A queue is healed lane by lane; transactions go over all its lanes, and end after all of them.
-
+    A queue is healed lane by lane; its transactions span all its lanes, and end after all of them.
     `repair.steps.heal_buckets` may heal the buckets anywhere in between.
 
     Attributes:
@@ -64,7 +63,7 @@ class Pass:
         self._is_full = is_full
         self._is_of_all = self._has_all = is_of_all
         self.report = RepairReport()
-        # Read before any bucket is: see `_end_moves`.
+        # Read before any bucket: see `_end_moves`.
         self._once: dict[LaneId, list[str]] = defaultdict(list)
         self._dead_sets: set[UUID] = set()
         self._unfinished: list[QueueRepair] = []
@@ -73,7 +72,7 @@ class Pass:
 
     @classmethod
     async def begin(cls, store: Store, names: list[QueueName] | None, *, is_full: bool) -> Self:
-        """Read what there is to heal.
+        """Read the work of the pass.
 
         Args:
             names: None: every queue whose home is this client's data centre.
@@ -91,7 +90,7 @@ class Pass:
     async def windows(
         self, lane: Lane, healed: Healed, size: int = WINDOW, *, tracker: Tracker = SILENT
     ) -> AsyncIterator[list[BucketNo]]:
-        """Yield the buckets of a lane, ``size`` at a time; the tracker counts those before."""
+        """Yield the buckets of a lane, ``size`` at a time; the tracker counts the earlier ones."""
         try:
             live = await live_buckets(lane)
             reach = await tracker.lane(live)
@@ -105,7 +104,7 @@ class Pass:
             raise
 
     async def finish(self, lane: Lane, healed: Healed) -> None:
-        """Do what a queue needs after all its buckets were healed."""
+        """Do a queue's steps that come after all its buckets were healed."""
         done = healed.done
         for sink_id, undecided in healed.undecided.items():
             with noting(done):
@@ -139,7 +138,7 @@ class Pass:
         self.report.queues.append(done)
 
     async def end(self) -> RepairReport:
-        """Do what is needed after all queues were healed."""
+        """Do the steps that come after all queues were healed."""
         if self._has_all:
             await self._end_moves()
         if self._is_of_all:
@@ -172,12 +171,12 @@ class Pass:
             self.report.deletions_finished.append(name)
 
     async def _end_moves(self) -> None:
-        """Remove the rows of moves whose mover died when all was done but this.
+        """Remove the rows of moves whose mover died before it could do only that.
 
         A set that was in no bucket row, read after its sink's row, is never moved again: a mover
-        that still believes in it finds its transaction gone [P24]. A queue that this data centre's
-        quorum does not know yet could hold it: if there is anything to remove, all data centres are
-        asked for queues.
+        that still has it finds its transaction gone [P24]. A queue that this data centre's quorum
+        does not know yet could hold the set. So if there is anything to remove, all data centres
+        are asked for queues.
         """
         left = [
             (lane, sink_id, done)
@@ -290,8 +289,9 @@ async def heal(
 
     Args:
         names: None: every queue whose home is this client's data centre.
-        is_full: Also look through all partition keys for what landed below the repair pointers.
-        on_progress: Called with how far the pass is.
+        is_full: Whether to look through all partition keys for late writes below the repair
+            pointers, too.
+        on_progress: Called with the progress of the pass.
 
     Raises:
         QueueNotFound: A named queue does not exist.

@@ -2,93 +2,98 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
+import asyncio
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from cassieq_spark.store.store import Store
 
 REPAIR: Final = "repair"
 LEASE_S: Final = 30
-"""How long after a leader was killed the next one begins (design 2)."""
+"""The length of a lead's lease: after it, a killed leader is replaced."""
 
 _logger = get_logger("repair")
 
 
 class Lead:
-    """A lead that this process has taken; a thread keeps it until it is given up."""
+    """A lead that this process has taken; a task renews it until it is given up."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
         self._holder = new_uuid()
         self._until_s = 0.0
-        self._ended = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="cassieq-lead", daemon=True)
+        self._ended = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
 
     @property
     def is_held(self) -> bool:
         """Whether the lease still runs, by this process's own clock: nobody else leads until then.
 
-        Cassandra counts a TTL, which older releases wait for, in whole seconds, so the last one is
-        not counted on.
+        Cassandra counts a TTL, which older releases wait for, in whole seconds, so the last second
+        does not count.
         """
         return self._store.clock.monotonic() < self._until_s
 
-    def take(self) -> bool:
-        """Take the lead, or keep it; return whether this process has it."""
+    async def take(self) -> bool:
+        """Take the lead, or renew it; return whether this process has it."""
         asked_s = self._store.clock.monotonic()
-        is_ours = portal.run(self._store.leaders.lead(self._name, self._holder, lease_s=LEASE_S))
+        is_ours = await self._store.leaders.lead(self._name, self._holder, lease_s=LEASE_S)
         self._until_s = asked_s + LEASE_S - 1 if is_ours else 0.0
         return is_ours
 
     def start(self) -> None:
-        """Begin to keep it."""
-        self._keeper.start()
+        """Start to renew the lead."""
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
-    def give_up(self) -> None:
-        """Let the next process begin at once."""
+    async def give_up(self) -> None:
+        """Give the lead up, so that the next process can take it at once."""
         self._ended.set()
-        self._keeper.join()
+        if self._keeper is not None:
+            await self._keeper
         self._until_s = 0.0
         try:
-            portal.run(self._store.leaders.give_up(self._name, self._holder))
+            await self._store.leaders.give_up(self._name, self._holder)
         except StoreError as error:
             event(_logger, "lead_lost", name=self._name, error=str(error))
 
-    def _keep(self) -> None:
-        while not self._ended.wait(LEASE_S / 3):
+    async def _keep(self) -> None:
+        while not await self._has_ended_within(LEASE_S / 3):
             try:
-                if not self.take():
+                if not await self.take():
                     event(_logger, "lead_lost", name=self._name, error="another process leads")
             except StoreError as error:
                 event(_logger, "lead_lost", name=self._name, error=str(error))
 
+    async def _has_ended_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+        return self._ended.is_set()
 
-@contextmanager
-def taken(store: Store, name: str) -> Iterator[Lead | None]:
-    """Lead while the block runs, if nobody else does; yields None if somebody else does."""
+
+@asynccontextmanager
+async def taken(store: Store, name: str) -> AsyncIterator[Lead | None]:
+    """Lead while the block runs, if nobody else does; yield None if somebody else does."""
     lead = Lead(store, name)
-    if not lead.take():
+    if not await lead.take():
         yield None
         return
     lead.start()
     try:
         yield lead
     finally:
-        lead.give_up()
+        await lead.give_up()
 
 
-@contextmanager
-def leading(store: Store, name: str = REPAIR) -> Iterator[bool]:
-    """Lead while the block runs, if nobody else does; yields whether this process may."""
-    with taken(store, name) as lead:
+@asynccontextmanager
+async def leading(store: Store, name: str = REPAIR) -> AsyncIterator[bool]:
+    """Lead while the block runs, if nobody else does; yield whether this process does."""
+    async with taken(store, name) as lead:
         yield lead is not None

@@ -19,12 +19,12 @@ _last: dict[Family, dict[tuple[str, ...], float]] = {one: {} for one in metrics.
 
 
 def expect(work: str) -> None:
-    """Say that this process shall run such passes: until one has ended, its time is 0."""
+    """Note that this process will run such passes: until one has ended, its time is 0."""
     _last[metrics.PASS_ENDED].setdefault((work,), 0)
 
 
 def note(report: RepairReport | VerifyReport, now_us: int) -> None:
-    """Remember a pass over all queues that came to its end."""
+    """Remember a pass over all queues that has ended."""
     is_verify = isinstance(report, VerifyReport)
     labels = (VERIFY if is_verify else REPAIR,)
     _last[metrics.PASS_ENDED][labels] = now_us / 1e6
@@ -34,7 +34,7 @@ def note(report: RepairReport | VerifyReport, now_us: int) -> None:
 
 
 def samples() -> dict[Family, Samples]:
-    """What is known of the last passes of this process; nothing of those that it never runs."""
+    """Return the results of this process's last passes; nothing about passes that it never runs."""
     return {family: list(known.items()) for family, known in _last.items()}
 
 
@@ -42,7 +42,7 @@ _HEAD: Final = "# HELP {name} {meaning}\n# TYPE {name} {kind}\n"
 
 
 def as_text() -> str:
-    """The same in Prometheus' text format, for a process that ends before it could be scraped."""
+    """Return the same in Prometheus' text format, for a process that ends before a scrape."""
     parts: list[str] = []
     for family, known in samples().items():
         head = _HEAD.format(name=family.exported, meaning=family.meaning, kind=family.kind)

@@ -1,4 +1,4 @@
-"""Tell a caller how far a pass over queues is: a repair, a verification, a redrive."""
+"""Report the progress of a pass over queues to its caller: a repair, a verify pass, a redrive."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import partial
 from typing import Final
 
 from cassieq_spark.model.frozen import frozen
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller
 
 
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a pass over queues is.
+    """The progress of a pass over queues.
 
     Attributes:
-        queue: The queue that the pass is at. Empty in the end, for rows that belong to no queue.
+        queue: The queue that the pass works on. Empty in the end, for rows that belong to no queue.
         queues_done, queues: Queues that are done, and all queues of the pass.
         buckets_done, buckets: Buckets of this queue that are done, and all of them: those from the
             repair pointer to the last id, in the lanes that were begun.
@@ -34,12 +34,13 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-"""A pass calls it after each bucket or group of buckets: from several threads, but never from two
-at once. An error that it raises ends the pass, which can be run again."""
+"""A function that a pass calls after each bucket or group of buckets: in the thread that waits
+for the pass, or in one of its own, but never twice at once. An error that it raises ends the
+pass, which can be run again."""
 
 
 class Tracker:
-    """Counts for one pass. If there is nobody to tell, it costs nothing."""
+    """The counts of one pass. Without a function to call, it costs nothing."""
 
     def __init__(self, tell: OnProgress | None, queues: int) -> None:
         self._tell = tell
@@ -52,21 +53,21 @@ class Tracker:
 
     @property
     def is_on(self) -> bool:
-        """Whether somebody is told."""
+        """Whether there is a function to call."""
         return self._tell is not None
 
     async def begin(self, queue: str, lanes: int) -> None:
-        """Begin the next queue, which has so many lanes; the one before it is done."""
+        """Begin the next queue, which has ``lanes`` lanes; the one before it is done."""
         self._begun += 1
         await self._next(queue, lanes)
 
     async def begin_rest(self) -> None:
-        """Begin with what belongs to no queue: all queues are done."""
+        """Begin the rows that belong to no queue: all queues are done."""
         self._begun = self._queues + 1
         await self._next("", 0)
 
     async def lane(self, live: range) -> Callable[[int], Awaitable[None]]:
-        """Begin a lane of this queue; returns what to call with the last bucket that is done."""
+        """Begin a lane of this queue; return a function that takes the last bucket that is done."""
         if self._tell is None:
             return _nobody
         at, size = live.start, len(live)
@@ -76,7 +77,7 @@ class Tracker:
 
         async def reach(bucket: int) -> None:
             nonlocal at
-            now = min(bucket + 1, live.stop)  # some may be born meanwhile
+            now = min(bucket + 1, live.stop)  # buckets may be added meanwhile
             if now <= at:
                 return
             self._done += now - at
@@ -93,6 +94,7 @@ class Tracker:
         await self._say()
 
     async def _say(self) -> None:
+        caller.check()
         if self._tell is None:
             return
         done = min(self._begun - 1, self._queues)
@@ -105,12 +107,13 @@ class Tracker:
             buckets=self._buckets,
             share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
         )
-        await portal.outside(partial(self._tell, progress))
+        await caller.outside(partial(self._tell, progress))
 
 
 async def _nobody(bucket: int) -> None:
     del bucket
+    caller.check()
 
 
 SILENT: Final = Tracker(None, 0)
-"""The tracker of a pass that tells nobody."""
+"""The tracker of a pass that reports no progress."""

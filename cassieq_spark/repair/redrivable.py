@@ -1,4 +1,4 @@
-"""Find which messages a redrive may take: those that a user names, and of a bucket by state."""
+"""Find the messages that a redrive may take: named by a user, or by state in a bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.pages import Spot
 from cassieq_spark.queue.message import Message
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class ByState:
 def by_state(
     row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
 ) -> ByState:
-    """Find the requested messages of one bucket, by their state."""
+    """Return the requested messages of one bucket, by their state."""
     if row is None or row.status is Status.SEALING:
         due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
         later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]
@@ -73,7 +73,7 @@ def _asked(parts: Iterable[Returned], asked: Runs | None) -> list[Returned]:
 
 
 def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
-    """Their buckets, ascending; None: all."""
+    """Return their buckets, ascending; None: all."""
     if ids is None:
         return None
     spans: list[range] = []
@@ -88,10 +88,10 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
 async def check_is_for_dead(lane: Lane) -> None:
     """Refuse a queue whose messages did not die elsewhere: they have no queue to go back to.
 
-    A live queue's messages may name one all the same, and would be buried there.
+    Messages of a live queue may still name one, and would be buried there.
 
     Raises:
-        OptionInvalid: It is no dead-letter queue.
+        OptionInvalid: It is not a dead-letter queue.
     """
     if not await sources_of(lane.store, lane.queue):
         raise OptionInvalid(
@@ -102,7 +102,7 @@ async def check_is_for_dead(lane: Lane) -> None:
 
 
 async def named_target(lane: Lane, to: QueueName) -> Lane:
-    """The queue that a redrive names; raises OptionInvalid if the messages are there already."""
+    """Return the queue that a redrive names; raise OptionInvalid if it has the messages already."""
     target = await open_lane(lane.store, to)
     if target.lane_id in lane.lanes:
         raise OptionInvalid(f"to is {to!r}, which has the messages already. Name another queue")
@@ -110,13 +110,14 @@ async def named_target(lane: Lane, to: QueueName) -> Lane:
 
 
 async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) -> Lane | str:
-    """The queue that headers name, or why nothing can be sent there.
+    """Return the queue that headers name, or why nothing can be sent there.
 
     Args:
-        may: Whether whoever redrives may put messages into a queue of that name; None: into any.
+        may: Whether the caller may put messages into a queue of that name; None: into any.
     """
-    if may is not None and not await portal.outside(partial(may, name)):
-        # Without its name, and before it is looked for: it may be a queue of another account.
+    if may is not None and not await caller.outside(partial(may, name)):
+        # The reason comes without the name, and before the lookup: it may be another account's
+        # queue.
         return (
             "whoever redrives them may not put messages into the queue that their headers name. "
             "Use a key that has the right 'put' there, or name another queue with 'to'"
@@ -131,7 +132,7 @@ async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) 
         return "they came from this very queue; name another queue with 'to'"
     is_elsewhere = name.rpartition("/")[0] != lane.queue.rpartition("/")[0]
     if is_elsewhere and target.settings.dead_letter_queue != lane.queue:
-        # If queues of two accounts belong together, a setting says so, and not only a header.
+        # Queues of two accounts belong together only if a setting says so; a header is not enough.
         return "their headers name a queue of another account; name a queue with 'to'"
     return target
 
@@ -139,8 +140,8 @@ async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) 
 def was_redriven(message: Message, source: Lane, lane: Lane) -> bool:
     """Whether a message of ``lane`` was sent there from a dead-letter queue, and has not died.
 
-    Older releases wrote it as if it had died in that queue. Whoever rejects may give any reason, so
-    a message that says it was redriven is dead if its source buries its dead here.
+    Older releases wrote it as if it had died in that queue. A reject may give any reason, so a
+    message that says it was redriven is dead if its source sends its dead messages here.
     """
     reason = headers_of(message.headers).reason
     return reason == REDRIVE and source.settings.dead_letter_queue != lane.queue
@@ -184,16 +185,17 @@ def by_place(messages: Iterable[Message | Spot | int], lane: Lane) -> dict[Place
 
 
 CHOSEN_TOGETHER: Final = 100
-"""How many messages a user's function chooses from at a time: it is called in another thread."""
+"""The number of messages from which a user's function chooses at a time: each call changes
+threads."""
 
 
 def chosen_of(where: Callable[[Message], bool], some: list[Message]) -> list[Message]:
-    """Those that a user's function wants."""
+    """Return the messages that a user's function wants."""
     return [message for message in some if where(message)]
 
 
 async def in_groups(messages: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
-    """Split messages, so that a change of threads is for many."""
+    """Split messages into lists, so that one change of threads serves many."""
     some: list[Message] = []
     async for message in messages:
         some.append(message)
@@ -205,7 +207,7 @@ async def in_groups(messages: AsyncIterator[Message]) -> AsyncIterator[list[Mess
 
 
 async def sealed(lane: Lane, bucket: BucketNo) -> Stored[Bucket] | None:
-    """The row of a bucket, sealed first if it was open: then its content is known."""
+    """Return the row of a bucket, sealed first if it was open: then its content is known."""
     row = await lane.buckets.read(bucket)
     if row is None or row.value.status is Status.SEALING:
         closed = (

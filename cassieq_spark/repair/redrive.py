@@ -1,9 +1,9 @@
-"""Send messages back to the queue they came from, or to another, once, whatever dies (ADR 16).
+"""Send messages back to their source queue, or to another, once, even if processes die (ADR 16).
 
     choose  ->  one CAS a bucket: into dead sets that name their target  ->  `dead.move` each set
 
-From that CAS on nobody gets them here. What is left is what repair does with dead messages: it
-carries on where this one dies. Holds I2, I4, I7.
+From that CAS on nobody gets them here. The other steps are those of repair for dead messages: if
+this process dies, repair goes on where it stopped. Holds I2, I4, I7.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cassieq_spark.repair.redrivable import (
     was_redriven,
 )
 from cassieq_spark.repair.report import Redriven
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -63,24 +63,25 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
-"""How many reasons why messages stay are told apart: headers may hold any text."""
+"""The most different reasons that are reported for messages that stay: headers may hold any
+text."""
 
 IN_VAIN_AT_MOST: Final = 4
-"""After this many buckets in a row that could be read and not written, the rest is left."""
+"""The number of buckets in a row that could be read but not written, at which a redrive stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveRequest:
-    """Which messages to redrive, and where to.
+    """The messages to redrive, and their target.
 
     Attributes:
         ids: Offsets by place; None: all.
         where: Redrive only messages for which this is true.
-        to: The target; None: the queue that each header ``cassieq-source-queue`` names, if this
-            is a dead-letter queue.
+        to: The target; None: the queue that each header ``cassieq-source-queue`` names, if this is
+            a dead-letter queue.
         at_most: The most messages; the highest class and the lowest ids go first.
-        may: Whether whoever redrives may put messages into a queue that a header names; None: into
-            any. Whoever names ``to`` asks for that one.
+        may: Whether the caller may put into a queue that a header names; None: into any. A caller
+            that names ``to`` checks that right itself.
     """
 
     ids: Mapping[Place, Runs] | None = None
@@ -97,19 +98,19 @@ async def redrive(
     is_dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Redriven:
-    """Redrive what is visible; what is leased or delayed stays.
+    """Redrive the visible messages; leased and delayed ones stay.
 
-    Per bucket one CAS, and for each target and delivery count in it a transaction of about eight.
+    It takes one CAS per bucket, and a transaction of about eight per target and delivery count.
 
     Args:
-        on_progress: Called with how far the redrive is, in buckets that were looked at.
+        on_progress: Called with the progress of the redrive, in buckets that were looked at.
 
     Raises:
         QueueNotFound, UsageError: The target does not exist, is in another data centre, or is this
-            queue; or none is named, and this is no dead-letter queue. Nothing was changed.
+            queue; or none is named, and this is not a dead-letter queue. Nothing was changed.
         QueueDeleted: The queue is gone.
-        StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair carries
-            over what was. Later errors are among the problems: a bucket that does not answer stops
+        StoreError: Nothing was taken; or it is unknown (`CasAmbiguous`) and the next repair moves
+            what was taken. Later errors are among the problems: a bucket that does not answer stops
             no other.
     """
     if wanted.to is None:
@@ -202,7 +203,7 @@ class _Redrive:
                 self._away[bucket] = named(error, self._lane, bucket)
                 in_vain += 1
                 if taken == self.done.by_target and not isinstance(error, CasAmbiguous):
-                    self._left = before  # others may go in their place
+                    self._left = before  # other messages may go instead
             if in_vain >= IN_VAIN_AT_MOST:
                 self.done.problems.append(
                     f"{in_vain} buckets in a row of queue {self._lane.queue!r} could not be "
@@ -232,7 +233,7 @@ class _Redrive:
             await reach(one[0])
 
     async def _work_on(self, bucket: BucketNo, places: ByState) -> bool:
-        """Whether there was anything to send."""
+        """Redrive a bucket's messages; return whether there were any to send."""
         self.done.leased += await self._count(bucket, places, places.leased)
         self.done.delayed += await self._count(bucket, places, places.delayed)
         chosen = await self._choose(bucket, places)
@@ -248,7 +249,7 @@ class _Redrive:
 
     @property
     def left(self) -> int | None:
-        """How many more messages may be taken; None: no limit."""
+        """The number of messages that may still be taken; None: no limit."""
         return self._left
 
     def report(self) -> Redriven:
@@ -306,13 +307,13 @@ class _Redrive:
         read = read_messages(self._lane, [(planned, None) for planned in plan])
         async for some in in_groups(read):
             chosen = (
-                some if where is None else await portal.outside(partial(chosen_of, where, some))
+                some if where is None else await caller.outside(partial(chosen_of, where, some))
             )
             for message in chosen:
                 yield message.id - base, message
 
     async def _source_of(self, message: Message) -> QueueName | None:
-        """The queue a message came from; if it cannot go back there, the reason is counted."""
+        """Return a message's source queue; if it cannot go back there, count the reason."""
         name = headers_of(message.headers).source_queue
         if name is None:
             self._stay_for("their headers name no source queue; name a queue with 'to'")
@@ -359,7 +360,7 @@ class _Redrive:
         def change(row: Bucket, now_us: int, new_id: Callable[[], UUID]) -> Bucket | None:
             nonlocal is_full
             if any(part.set_id in tried for part in row.dead):
-                return None  # it took effect, though its tag was pushed out [R8]
+                return None  # the CAS took effect, though its tag was pushed out [R8]
             after, sets = rules.send_on(row, chosen, new_id, now_us=now_us)
             is_full = bool(sets) and not may_redrive(row.dead, len(sets))
             if not sets or is_full:
@@ -375,21 +376,21 @@ class _Redrive:
                 "messages to redrive. Run repair to move what waits in it, then redrive the rest"
             )
         if now is None or await lane.is_dropped(bucket):
-            return []  # a ghost: all of it is over (G5, ADR 11)
+            return []  # a ghost: the bucket was dropped (G5, ADR 11)
         return [part for part in now.value.dead if part.set_id in tried]
 
     async def _move(self, bucket: BucketNo, part: DeadSet) -> None:
         lane = self._lane
         target = self._targets[part.target or ""]
         if isinstance(target, str):
-            return  # it has failed just now
+            return  # opening it has just failed
         try:
             if not (await dead.move(lane, target, bucket, (part,))).is_over:
-                return  # a repair is at it
+                return  # a repair moves it now
         except StoreError:
             raise
         except (SinkFenced, LeaseLost, DataLoss) as error:
-            self.done.problems.append(str(error))  # of this set alone
+            self.done.problems.append(str(error))  # only this set failed
             return
         except CassieqError as error:
             self._targets[target.queue] = str(error)

@@ -11,21 +11,21 @@ class QueueRepair:
     """The result of one pass for one queue.
 
     Attributes:
-        seals_finished: Buckets whose seal somebody had left half-way.
+        seals_finished: Buckets whose seal another process had left half-way.
         gaps_closed: Reserved buckets that nobody wrote into in time.
         aborted: Bulk buckets that became void with the transaction of a writer that fell silent.
         rolled_forward: Bulk buckets that were decided: made visible, or void.
         sinks_ended: Rows of transactions that are over.
-        closed_expired: Open buckets that were sealed because something in them had expired.
-        expired: Messages taken out because nobody was given them in time.
+        closed_expired: Open buckets that were sealed because messages in them had expired.
+        expired: Messages that expired undelivered and were taken out.
         marked_dead, moved_dead: Messages out of deliveries; messages moved to their dead-letter
             queue.
         redriven: Messages of an interrupted redrive that are in their target now.
-        hints_written: Buckets with something that came back and may have no hint.
+        hints_written: Buckets with messages that came back and may have no hint.
         freed: Buckets whose messages are gone while their rows wait for others below them.
         dropped: Buckets that are gone, with their messages.
-        swept: Buckets below the repair pointer in which something had landed late.
-        problems: What could not be done, by the error's own words; the next pass tries again.
+        swept: Buckets below the repair pointer in which a late write had landed.
+        problems: Errors of steps that failed, in their own words; the next pass tries again.
     """
 
     queue: str
@@ -46,7 +46,7 @@ class QueueRepair:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: QueueRepair) -> None:
-        """Add what another task did for the same queue."""
+        """Add another task's result for the same queue."""
         for one in fields(self):
             if one.name != "queue":
                 setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
@@ -57,9 +57,9 @@ class RepairReport:
     """The result of one pass.
 
     Attributes:
-        deletions_finished: Names of queues whose deletion somebody had left half-way.
+        deletions_finished: Names of queues whose deletion another process had left half-way.
         sinks_swept: Rows of single transactions whose queue was deleted.
-        swept_lanes: Deleted queues in which something had landed late.
+        swept_lanes: Lanes of deleted queues in which a late write had landed.
     """
 
     queues: list[QueueRepair] = field(default_factory=list)
@@ -73,7 +73,7 @@ class RepairReport:
         return [f"{one.queue}: {problem}" for one in self.queues for problem in one.problems]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as a JSON object."""
+        """Return the report as a JSON object."""
         return asdict(self)
 
 
@@ -82,14 +82,15 @@ class Redriven:
     """The outcome of a redrive. Each chosen message is in one count.
 
     Attributes:
-        moved: In their target now.
-        waiting: Taken, and nobody gets them here; the next repair carries them over.
-        leased, delayed: Held by somebody, or not due yet: they stay. Only buckets that were looked
-            at count.
-        homeless: They stay, because there is no queue to send them to; ``problems`` says why.
-        gone: Ids that were named and are acked, moved or taken by now.
+        moved: Messages that are in their target now.
+        waiting: Messages that are taken, and that nobody gets here; the next repair moves them.
+        leased, delayed: Messages that stay, because a consumer holds them or they are not due yet.
+            Only buckets that were looked at count.
+        homeless: Messages that stay, because there is no queue to send them to; ``problems`` says
+            why.
+        gone: Named ids that are acked, moved or taken by now.
         by_target: Messages moved or waiting, by queue; in a dry run, those that would be moved.
-        problems: What could not be done, in the error's own words.
+        problems: Errors of steps that failed, in their own words.
     """
 
     queue: str
@@ -103,7 +104,7 @@ class Redriven:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Redriven) -> None:
-        """Add what another task did for the same queue."""
+        """Add another task's result for the same queue."""
         self.moved += other.moved
         self.waiting += other.waiting
         self.leased += other.leased
@@ -115,5 +116,5 @@ class Redriven:
         self.problems += other.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as a JSON object."""
+        """Return the result as a JSON object."""
         return asdict(self)

@@ -1,9 +1,10 @@
-"""Heal the due lanes of queues, finish those whose period is over, remove what is left of them.
+"""Heal due lanes, finish those whose period is over, and remove the rest of finished ones.
 
     closed register  ->  read the schedule  ->  lane by lane: close it; once it is drained
-    L = 2^62  ->  no monoton row  ->  no schedule row;  then the register of what is finished
+    L = 2^62  ->  no monoton row  ->  no schedule row;  then the register of finished periods
 
-Holds I1: nobody is born below the closed register who is not in the schedule as read after it [U2].
+Holds I1: every lane that is created below the closed register is in the schedule as read after it
+[U2].
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 TURN_US: Final = 600 * 1_000_000
-"""How often a pass heals its share of lanes that have not begun: only producers were there."""
+"""The interval at which passes heal their share of lanes that have not begun: only producers use
+them."""
 
 REGISTERS_BEHIND: Final = 64
-"""How many periods without any lane may be over before the registers are raised for their sake."""
+"""The most periods without any lane that are over before the registers are raised for them
+alone."""
 
 LANES_TOGETHER: Final = 8
 
@@ -45,7 +48,7 @@ _logger = get_logger("repair")
 
 
 async def together(store: Store, work: Callable[[T], Awaitable[R]], lanes: Iterable[T]) -> list[R]:
-    """Do some work for several lanes, a few at a time; a queue's only lane needs no thread."""
+    """Run some work for several lanes, a few at a time."""
     todo = list(lanes)
     done: list[R] = []
     for at in range(0, len(todo), LANES_TOGETHER):
@@ -75,11 +78,11 @@ class Schedule:
         return made
 
     def lanes_of(self, lane: Lane) -> list[Lane]:
-        """All lanes of a queue that this pass heals."""
+        """Return all lanes of a queue that this pass heals."""
         return [*lane.all, *self._due.get(lane.lane_id, ())]
 
     def check(self, lane: Lane, healed: Healed) -> None:
-        """Report a schedule that could not be read: then lanes are missed, and what is in them."""
+        """Report a schedule that could not be read: its lanes are missed, with their messages."""
         if lane.lane_id in self._failed:
             healed.has_missed = True
             note(healed.done, self._failed[lane.lane_id])
@@ -87,7 +90,7 @@ class Schedule:
     async def finish(self, lane: Lane) -> None:
         """Finish the due lanes whose period is long over.
 
-        A lane that is drained goes at once; only the register waits for those that are not.
+        A drained lane goes at once; only the register waits for the others.
         """
         if lane.lane_id in self._had_turn:
             await lane.pointers.advance(Pointer.SCHEDULE_HEALED, self._now_us)
@@ -131,13 +134,14 @@ async def _finish(lane: Lane, due: DueLane) -> bool:
     """Take the next steps of a due lane's end; return whether nothing of it is left."""
     its_lane = lane.due_lane(due)
     if not (await its_lane.pointers.read()).is_deleted:
-        # A row that is not there may land yet, as a late copy of an INSERT: a closed one is made.
+        # A missing row may still land, as a late copy of an INSERT: so make a closed one.
         closed = await _close(its_lane)
         ids_end = -(-closed.value.next_id // its_lane.bucket_size)
         pointers = await its_lane.read_pointers()
         if pointers.repair < ids_end:
             return False
-        # Whoever has written and reads this now never puts again: it may have been delivered [P6].
+        # A producer that has written and reads this now never puts again: it may have been
+        # delivered [P6].
         await its_lane.pointers.advance(Pointer.REPAIR, DELETED)
     row = await its_lane.monotons.find()
     if row is not None:
@@ -161,7 +165,7 @@ async def _close(lane: Lane) -> Stored[Monoton]:
 
 
 async def due_lanes_of(store: Store, queues: Collection[LaneId]) -> set[LaneId]:
-    """The due lanes that the schedules of these queues name, by the queues' first lanes."""
+    """Return the due lanes that the schedules of these queues name, by the queues' first lanes."""
     parts = [(queue, year) for queue, year in await store.everything.schedules() if queue in queues]
     found = await store.session.map(lambda part: store.schedules.of_year(*part), parts)
     return {
@@ -172,8 +176,8 @@ async def due_lanes_of(store: Store, queues: Collection[LaneId]) -> set[LaneId]:
 async def sweep_schedules(store: Store) -> int:
     """Remove schedule rows of queues that are gone, with their lanes; return how many lanes.
 
-    A queue that a row still names is left to its deletion: only a birth that died after the
-    deletion had read the schedule leaves any behind.
+    A queue that a row still names is left to its deletion. Otherwise only a creator of a due lane
+    that died after the deletion had read the schedule leaves any rows behind.
     """
     parts = await store.everything.schedules()
     named = {row.lanes[0] for row in await store.queues.read_all()}

@@ -1,4 +1,4 @@
-"""Do repair's work bucket by bucket: any task may, for any bucket, at any time (design 9)."""
+"""Do repair's work bucket by bucket: any task may, for any bucket, at any time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Row = Stored[Bucket]
 
 EACH_S: Final = 5.0
-"""How long a pass waits for each statement about one bucket, before it goes on with the others."""
+"""The time that a pass waits for each statement about one bucket, before it goes on with others."""
 
 
 _logger = get_logger("repair")
@@ -44,7 +44,7 @@ _logger = get_logger("repair")
 
 @dataclass(slots=True, kw_only=True)
 class Healed:
-    """The result for some buckets of one queue, and the work left for the queue as a whole.
+    """The result for some buckets of one queue, and the rest of the queue's work.
 
     Attributes:
         undecided: Undecided buckets by sink id.
@@ -71,13 +71,14 @@ class Healed:
 
 
 async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
-    """Finish what is half-way, settle what is decided, move the dead, write hints that are lost.
+    """Finish half-done steps, settle decided ones, move the dead, write hints that may be lost.
 
     A failure of one bucket stops no other: it is in the report, and left to the next pass.
     """
     healed = Healed(done=QueueRepair(queue=lane.queue), has_missed=True)
     done = healed.done
-    # It waits for no bucket: the next pass comes, and the others are to be healed now [T5].
+    # A pass waits for no bucket: the next pass comes, and the other buckets are to be healed now
+    # [T5].
     with noting(done), lane.store.session.within(each_s=EACH_S):
         found, unread = await lane.buckets.read_some(buckets)
         rows = {bucket: row for bucket, row in found.items() if row is not None}
@@ -86,9 +87,9 @@ async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
         has_missed = False
         for bucket, row in rows.items():
             if row.value.status is Status.CORRUPT:
-                has_missed = True  # of dead sets, too
+                has_missed = True  # dead sets are missed, too
                 with noting(done):
-                    await lane.buckets.read(bucket)  # which says why not [T21]
+                    await lane.buckets.read(bucket)  # raises the reason [T21]
                 continue
             now = row
             with noting(done, lane, bucket):
@@ -111,7 +112,7 @@ def _note(healed: Healed, place: Place, row: Row) -> None:
 
 
 async def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
-    """Finish seals that somebody began, and decided transactions; update ``rows``."""
+    """Finish seals that were begun, and decided transactions; update ``rows``."""
     bulk = {bucket: row for bucket, row in rows.items() if row.value.status in OF_A_SINK}
     with noting(done):
         failed: dict[str, CassieqError] = {}
@@ -132,9 +133,9 @@ async def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepai
 async def _close_expired(
     lane: Lane, unread: list[BucketNo], rows: dict[BucketNo, Row], done: QueueRepair
 ) -> None:
-    """Seal open buckets in which something expired; update ``rows``.
+    """Seal open buckets with expired messages; update ``rows``.
 
-    Nobody may ever read them: without this, their messages would stay for ever.
+    If nobody ever reads them, their messages would otherwise stay for ever.
     """
     with noting(done):
         closed, failed = await apart(lane, lambda at: _close_if_expired(lane, at), unread)
@@ -147,14 +148,14 @@ async def _close_expired(
 
 
 async def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
-    """The bucket if it is closed now; None if it is left alone, or was dropped meanwhile (G5)."""
+    """Return the bucket if it is closed now; None if left alone, or dropped meanwhile (G5)."""
     if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
         return None
     return await seal.close(lane, bucket)
 
 
 async def has_expired(lane: Lane, bucket: BucketNo) -> bool:
-    """Whether something in an open bucket has expired: one read of a row, seldom two."""
+    """Whether a message in an open bucket has expired: one read of a row, seldom two."""
     now_us = lane.clock.now_us()
     return await lane.messages.has_expired(bucket, now_us=now_us, retention_us=lane.retention_us)
 
@@ -172,7 +173,8 @@ async def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair
     now_us = lane.clock.now_us()
     due_us = now.value.earliest_return_us()
     if due_us is not None and due_us <= now_us:
-        # Its hint may be lost: this one makes the next get look there, wherever the reader is.
+        # Its hint may be lost. This one makes the next get look there, wherever the reader pointer
+        # is.
         await lane.hints.write([(bucket, now_us)], now_us=now_us)
         done.hints_written += 1
     return now
@@ -185,7 +187,7 @@ async def _move(
     redriven_to: QueueName | None,
     done: QueueRepair,
 ) -> None:
-    """Carry dead sets to where a redrive sends them, or to the dead-letter queue."""
+    """Move dead sets to the target of their redrive, or to the dead-letter queue."""
     count = sum(part.runs.count for one in sets for part in one)
     name = redriven_to or lane.settings.dead_letter_queue
     if name is None:
@@ -218,7 +220,7 @@ async def _move(
 
 
 async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
-    """End messages now that are expired or out of deliveries, held by nobody, not at the next get.
+    """End unheld messages that are expired or out of deliveries now, and not at the next get.
 
     The same CAS closes the open dead set, or it could not be moved [R14].
     """
@@ -240,7 +242,7 @@ async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) 
         return None if new is value else new
 
     answer = await lane.apply(bucket, Change(change=change), known=row)
-    now: Row | None = answer.row  # type: ignore[assignment]  # what was read is what comes out
+    now: Row | None = answer.row  # type: ignore[assignment]  # the value that was read comes out
     if now is None:
         return row
     note_expired(lane, bucket, gone)
@@ -255,7 +257,7 @@ def _dead(row: Bucket | None) -> int:
 
 
 def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
-    """The row without what expired or is out of deliveries: the result of a claim of nothing."""
+    """Return the row without expired or exhausted messages: the result of a claim of none."""
     terms = Terms(
         at_most=0,
         owner="repair",

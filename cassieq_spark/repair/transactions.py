@@ -1,7 +1,8 @@
-"""Abort transactions that nobody ends; remove the rows of those that are over (design 8, 9).
+"""Abort transactions that nobody ends, and remove the rows of those that are over.
 
-Politeness, not safety: an abort may come at any time, since the transaction it meets is void (I7).
-So may the removal of a row: whoever asks for a version of it finds another, or none (ADR 18).
+Both are politeness, not safety. An abort may come at any time, since the aborted transaction is
+void (I7). A row may be removed at any time, too: whoever asks for a version of it finds another, or
+none (ADR 18).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 LONGEST_PATIENCE_S: Final = 3_600.0
 
 REST_S: Final = 86_400.0
-"""How long the row of a finished transaction stays: a driver that has not heard the answer to its
-commit finds the outcome there [T9]. Nothing else depends on it."""
+"""The time that the row of a finished transaction stays: a driver that has lost the answer to
+its commit finds the outcome there [T9]. Nothing else depends on it."""
 
 _logger = get_logger("repair")
 
@@ -40,7 +41,7 @@ class Undecided:
 
     Attributes:
         epoch: The epoch of the youngest transaction among them.
-        youngest_us: When the last of them was changed, cluster time.
+        youngest_us: Cluster time of the last change of any of them.
     """
 
     buckets: list[Place] = field(default_factory=list)
@@ -57,8 +58,9 @@ class Undecided:
 async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     """Abort an epoch whose writer has been silent for long; return how many buckets became void.
 
-    Silent: no heartbeat, and no bucket changed for twice as long with each abort since the last
-    commit. Otherwise a batch that takes longer than the timeout would never end [R3].
+    Silent means that there was no heartbeat, and that no bucket changed. Each abort since the last
+    commit doubles the time. Otherwise a batch that takes longer than the timeout would never end
+    [R3].
     """
     stored = await lane.store.sinks.read_serial(sink_id)
     if stored is None or stored.value.lane != lane.first.lane_id:
@@ -75,7 +77,7 @@ async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
         by_lane.setdefault(place.lane, []).append(place.bucket)
     settled = 0
     for lane_id, buckets in by_lane.items():
-        # A later pass, or whoever gets from it, settles one that does not answer.
+        # If a bucket does not answer, a later pass settles it, or a get from it.
         its_lane = lane.sibling(lane_id)
         rows, _ = await its_lane.buckets.read_many(buckets)
         undecided = {at: row for at, row in rows.items() if row is not None}
@@ -91,10 +93,10 @@ def may_be_over(seen: Glimpse, *, now_us: int) -> bool:
 
 
 async def end_once(lane: Lane, sink_id: str) -> bool:
-    """Remove the row of a sink that had one transaction, if it is over; whether it is gone.
+    """Remove the row of a sink that had one transaction, if it is over; return whether it is gone.
 
-    Never before all it lists is visible: without its row that would be void. A row that nobody has
-    committed is aborted first, when its writer is silent. A decided one rests [T9].
+    The row goes only when all that it lists is visible: without the row that would be void. A row
+    without a commit is aborted first, when its writer is silent. A decided row rests [T9].
     """
     stored = await lane.store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane.first.lane_id:
@@ -116,7 +118,7 @@ async def end_once(lane: Lane, sink_id: str) -> bool:
 async def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
     """Remove the row of one transaction of a deleted queue; return whether it is gone [T15].
 
-    All that it has decided went with the queue. Its writer is refused: the row does not exist.
+    All that it decided went with the queue. Its writer is refused: the row does not exist.
     """
     stored = await store.sinks.read_serial(sink_id)
     if stored is None or not stored.value.is_once or stored.value.lane != lane_id:
@@ -128,10 +130,10 @@ async def end_of_deleted(store: Store, sink_id: str, lane_id: LaneId) -> bool:
 
 
 async def is_silent(lane: Lane, sink_id: str, row: SinkRow, since_us: int) -> bool:
-    """Whether a sink's writers have said and changed nothing for long [R3].
+    """Whether a sink's writers have sent no heartbeat and changed nothing for long [R3].
 
     A ``df.write`` without an id sends no heartbeat until Spark gives its first task a core, and
-    each retry is a new sink without a grown patience: it has the longest from the start [T8].
+    each retry is a new sink whose patience has not grown: it has the longest from the start [T8].
     """
     timeout_s = lane.settings.repair_timeout_s * 2 ** min(row.aborts, 32)
     if row.is_once and set_of(sink_id) is None:

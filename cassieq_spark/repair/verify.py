@@ -1,6 +1,6 @@
-"""Read everything and say which invariant is broken; change nothing (design 9, 10).
+"""Read everything and report broken invariants; change nothing (docs/invariants.md).
 
-The queue may be in use: what is half-way is no finding, and a missing message is looked for again
+The queue may be in use: half-done work is not a finding, and a missing message is looked for again
 before it counts as one.
 """
 
@@ -53,14 +53,15 @@ async def verify(
     has_all: bool = False,
     on_progress: OnProgress | None = None,
 ) -> VerifyReport:
-    """Look at all of these queues, and at what lies outside their pointers.
+    """Check all of these queues, and the rows outside their pointers.
 
-    Reads every stored message that is not dropped. A queue that is deleted meanwhile is left out.
-    What does not answer is among the problems, and all else is looked at.
+    It reads every stored message that is not dropped. A queue that is deleted meanwhile is left
+    out. A read that is not answered is among the problems, and all others go on.
 
     Args:
-        has_all: These are all existing queues: what belongs to none of them is a finding, too.
-        on_progress: Called with how far the pass is.
+        has_all: Whether these are all existing queues: then rows that belong to none of them are
+            findings, too.
+        on_progress: Called with the progress of the pass.
     """
     report = VerifyReport()
     tracker = Tracker(on_progress, len(lanes))
@@ -96,7 +97,7 @@ async def verify(
 def _noting(
     report: VerifyReport, lane: Lane | None = None, at: BucketNo | None = None
 ) -> Iterator[None]:
-    """Report what does not answer, and go on with everything else [T5]."""
+    """Report a read that is not answered, and go on with everything else [T5]."""
     try:
         yield
     except StoreError as error:
@@ -111,7 +112,7 @@ async def _read(
     report: VerifyReport,
     away: dict[BucketNo, CassieqError],
 ) -> tuple[dict[BucketNo, Stored[Bucket] | None], int]:
-    """Rows, and the repair pointer as it was after them; each that did not answer is said once."""
+    """Return rows, and the repair pointer read after them; report each unanswered one once."""
     said = frozenset(away)
     rows = await read_rows(lane, buckets, away)
     low = (await lane.read_pointers()).repair
@@ -124,7 +125,7 @@ async def _read(
 async def _verify_lane(
     lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError], tracker: Tracker
 ) -> set[str]:
-    """Look at one lane; return the sinks that its buckets name."""
+    """Check one lane; return the sinks that its buckets name."""
     pointers = await lane.read_pointers()
     if pointers.is_deleted:
         return set()  # a due lane that is finished, and still in the schedule
@@ -208,7 +209,7 @@ async def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
 
 
 async def _unreadable(lane: Lane, bucket: BucketNo) -> list[Finding]:
-    """Why a row cannot be read, if it still cannot."""
+    """Return why a row cannot be read, if it still cannot."""
     try:
         await lane.buckets.read(bucket)
     except RowCorrupt as error:
@@ -217,7 +218,7 @@ async def _unreadable(lane: Lane, bucket: BucketNo) -> list[Finding]:
 
 
 def _back(lane: Lane, row: Bucket) -> Runs:
-    """The messages that came back by now: behind the reader, only their hint finds them."""
+    """Return the messages that came back by now: behind the reader, only their hint finds them."""
     if row.status is not Status.SEALED:
         return EMPTY
     return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
@@ -229,14 +230,15 @@ async def _verify_hints(
     report: VerifyReport,
     away: dict[BucketNo, CassieqError],
 ) -> None:
-    """Check that a get would look at each of these buckets; hints are read after their rows."""
+    """Check that a get would read each of these buckets; hints are read after their rows."""
     if not came_back:
         return
     hints = await TimePointer(lane).hints(await lane.read_pointers(), lane.clock.now_us())
     silent = came_back.keys() - {bucket for _, bucket in hints}
     rows, low = await _read(lane, sorted(silent), report, away)
     for bucket, row in rows.items():
-        # Not what somebody got, acked or dropped since: it was under a hint of its own then.
+        # Leave out messages that were got, acked or dropped since: they were under a hint of their
+        # own.
         left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
         if left and bucket >= low:
             what = (
@@ -251,11 +253,11 @@ async def _verify_list(
     report: VerifyReport,
     away: dict[LaneId, dict[BucketNo, CassieqError]],
 ) -> None:
-    """Check that all that the last commit lists is visible or about to be, and complete."""
+    """Check that all buckets of the last commit are visible or about to be, and complete."""
     try:
         stored = await lane.store.sinks.read(sink_id)
     except RowCorrupt:
-        return  # `_verify_sinks` says so
+        return  # `_verify_sinks` reports it
     if stored is None or stored.value.lane != lane.first.lane_id:
         return
     by_lane: dict[LaneId, dict[BucketNo, int]] = defaultdict(dict)
@@ -286,7 +288,7 @@ def _verify_listed(
 
 
 async def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
-    """Find what lies below the repair pointers, and what lies above all ids."""
+    """Find rows below the repair pointers, and rows above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
         found: dict[LaneId, list[BucketNo]] = defaultdict(list)
         with _noting(report):
@@ -299,7 +301,7 @@ async def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: Verif
             with _noting(report), suppress(QueueDeleted):
                 live = await live_buckets(
                     lane
-                )  # after the scan: what it cannot have seen is no finding
+                )  # after the scan: buckets that it cannot have seen are not a finding
             if live is None:
                 continue
             report.ghosts += sum(bucket < live.start for bucket in buckets)

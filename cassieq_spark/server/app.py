@@ -13,14 +13,11 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route, compile_path
 
-from cassieq_spark.aio.pool import Busy
-from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.by_method import methods_of
-from cassieq_spark.server.deleting import Deleting
 from cassieq_spark.server.guards import Guards
 from cassieq_spark.server.limits import BodyLimit, NoRoom, TooLong
 from cassieq_spark.server.measured import OWN_PATHS, Measured, RequestMetrics, door_of
@@ -33,9 +30,9 @@ from cassieq_spark.server.rest.openapi import PREFIX
 from cassieq_spark.server.rest.operations import OPERATIONS
 from cassieq_spark.server.rest.page import docs, openapi_json
 from cassieq_spark.server.rest.problems import Refusal
-from cassieq_spark.server.sending import Sending
 from cassieq_spark.server.sqs import door as sqs_door
 from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.turns import Busy
 from cassieq_spark.server.ui import page as ui
 from cassieq_spark.server.ui.door import METHODS as UI_METHODS
 from cassieq_spark.server.ui.door import UiDoor, to_home
@@ -54,7 +51,6 @@ READY_S = 5.0
 """How long `/readyz` waits for Cassandra."""
 
 SCAN_ENDS_S = 1.0
-CALLS_END_S = 2.0
 """How long a scan of the queues may hold up the end."""
 
 QUEUE_PATH: Final = "/{account:str}/{queue:str}"
@@ -82,26 +78,22 @@ class Gateway:
             master_key: Checks accounts; None: everybody has all rights.
         """
         self.settings = settings
-        self.backend = Backend(open_client, threads=settings.threads)
+        self.backend = Backend(open_client, calls=settings.calls)
         self.gate = Gate(self.backend, master_key)
-        self.waiting = Waiting(self.backend, consumer="gateway")
-        self.sending = Sending(self.backend)
-        self.deleting = Deleting(self.backend)
         self.repairs = RepairLog(settings.repairs_every_s)
         self.rates = Rates()
         self.has_login = master_key is not None
         self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
-        self.requests = RequestMetrics(self.registry, self.backend, self.waiting)
+        self.requests = RequestMetrics(self.registry, self.backend)
         self.failure: CassieqError | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        sqs = SqsDoor(self.backend, self.waiting, self.sending, self.deleting, self.gate)
+        sqs = SqsDoor(self.backend, self.gate)
         page = UiDoor(
             self.backend,
-            self.waiting,
             self.gate,
             self.repairs,
             self.rates,
@@ -151,7 +143,7 @@ class Gateway:
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 *self._metrics_routes(),
-                Mount(PREFIX, RestDoor(self.backend, self.waiting, self.sending, self.gate)),
+                Mount(PREFIX, RestDoor(self.backend, self.gate)),
                 Route("/openapi.json", openapi_json),
                 Route("/docs", docs),
                 Route(ui.PREFIX, to_home),
@@ -207,12 +199,9 @@ class Gateway:
             for one in beside:
                 with suppress(asyncio.CancelledError):
                     await one
-            await self.waiting.close()
-            # Their requests are answered by now, or gone.
-            await asyncio.gather(self.sending.close(CALLS_END_S), self.deleting.close(CALLS_END_S))
             self.gate.close()
             await run_in_threadpool(self.scanner.close, SCAN_ENDS_S)
-            self.backend.close()
+            await self.backend.close()
 
     async def _beside(self) -> None:
         try:
@@ -221,14 +210,13 @@ class Gateway:
             self.failure = error
             self.on_failure()
             return
-        self.scanner.start(self.backend.client.store)
+        self.scanner.start(self.backend.store)
         if self.settings.repairs_every_s is not None:
             await repair_every(self.backend, self.settings.repairs_every_s, self.repairs)
 
     async def _metrics(self, request: Request) -> Response:
         """All metrics, as Prometheus reads them."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        # Not in a thread of the pool: it must answer when all of those are busy.
         text = await run_in_threadpool(encode, self.registry)
         return Response(text, headers={"Content-Type": media_type})
 

@@ -1,4 +1,4 @@
-"""`Backend` calls the client in a bounded pool of threads, so that nothing blocks the event loop.
+"""`Backend` awaits calls of the client: so many at once, and accounts have their turns.
 
 It connects when Cassandra answers, so a gateway may start first. It keeps a handle for each queue.
 """
@@ -6,11 +6,11 @@ It connects when Cassandra answers, so a gateway may start first. It keeps a han
 from __future__ import annotations
 
 import asyncio
-import threading
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark.aio.pool import CALLS_WAITING, Pool
+from cassieq_spark.aio.client import connected, for_tasks
 from cassieq_spark.errors import (
     AuthenticationRefused,
     CasAmbiguous,
@@ -29,26 +29,33 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import suggests
 from cassieq_spark.recent import Recent
 from cassieq_spark.server.large import Answers
-from cassieq_spark.server.turns import FairPool
-from cassieq_spark.store.call import asked_now
+from cassieq_spark.server.turns import Shared, Turns
+from cassieq_spark.store import caller, portal
+from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextvars import Context
+    from collections.abc import Awaitable, Callable
 
+    from cassieq_spark.aio.client import AsyncClient
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.client import Client
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.queue.message import Message
+    from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
-
-POOL_PREFIX: Final = "cassieq-gateway"
-"""The names of the pool's threads begin with this."""
 
 AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""
 
+CLOSE_S: Final = 2.0
+"""How long the end waits for what is under way."""
+
 TIME_EVERY_S: Final = 60.0
 """How often the time of the cluster is measured; between two it is counted forward."""
+
+READS: Final = 32
+"""How many calls at once read messages that they do not lease: all of these are in memory before
+`Answers` counts them."""
 
 HANDLES: Final = 10_000
 """The most open queue handles. What was used least recently is forgotten first, and opened again
@@ -75,19 +82,25 @@ class Backend:
         answers: Makes large answers.
     """
 
-    def __init__(self, open_client: Callable[[], Client], *, threads: int) -> None:
+    def __init__(self, open_client: Callable[[], Client], *, calls: int) -> None:
+        """Prepare.
+
+        Args:
+            calls: How many may be under way at once; a get that waits is none.
+        """
         self._open_client = open_client
-        self._pool = FairPool(threads, POOL_PREFIX)
-        self.answers = Answers(f"{POOL_PREFIX}-answers")
-        self._client: Client | None = None
-        self._is_closed = False
-        self._handles: Recent[str, Queue] = Recent(HANDLES)
-        # A thread each, so that a check that waits for Cassandra holds up no one who asks the time.
-        self._timing = Pool(2, "cassieq-time", most_calls=CALLS_WAITING)
+        self._turns = Turns(calls)
+        self._reads = Turns(READS)
+        self._shared = Shared()
+        self.answers = Answers()
+        self._opened: Client | None = None
+        self._client: AsyncClient | None = None
+        self._is_draining = False
+        self._handles: Recent[str, AsyncQueue] = Recent(HANDLES)
         self._time: tuple[float, int] | None = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> AsyncClient:
         """The connected client.
 
         Raises:
@@ -101,19 +114,35 @@ class Backend:
         return self._client
 
     @property
+    def store(self) -> Store:
+        """The tables of the client, for what is no call of it.
+
+        Raises:
+            StoreUnavailable: Cassandra has not answered yet.
+        """
+        return self.client._sync.store  # noqa: SLF001 - it is no part of the API
+
+    @property
     def refusal(self) -> CassieqError | None:
-        """Why Cassandra refuses the client that was connected; it needs no thread and no answer."""
-        return None if self._client is None else self._client.store.session.refusal
+        """Why Cassandra refuses the client that was connected; it needs no answer."""
+        return None if self._client is None else self.store.session.refusal
 
     @property
     def calls(self) -> int:
-        """How many calls run or wait for a thread; any thread may ask."""
-        return self._pool.calls
+        """How many calls are under way or wait for their turn; any thread may ask."""
+        return self._turns.calls
 
     @property
-    def threads(self) -> int:
-        """How many calls may run at once."""
-        return self._pool.threads
+    def most_calls(self) -> int:
+        """How many calls may be under way at once."""
+        return self._turns.places
+
+    @property
+    def waiting(self) -> int:
+        """How many gets wait for messages; any thread may ask."""
+        if self._opened is None:
+            return 0
+        return sum(one.waiting.count for one in self._opened._works.values())  # noqa: SLF001 - as above
 
     async def connect(self) -> None:
         """Return when the client is connected, however long that takes.
@@ -121,52 +150,52 @@ class Backend:
         Raises:
             CassieqError: Trying again would not help: a wrong login, TLS or option.
         """
-        while True:
+        while self._client is None:
             try:
-                await self._connect_once()
+                self._opened = await portal.asked(connected(self._open_client))
             except (AuthenticationRefused, TlsFailed):
                 raise
             except (StoreUnavailable, StoreTimeout) as error:
                 event(_logger, "gateway_waits", error=str(error))
                 await asyncio.sleep(AGAIN_S)
             else:
+                self._client = for_tasks(self._opened)
                 event(_logger, "gateway_connected", keyspace=self.client.keyspace)
-                return
 
-    async def run(
-        self,
-        work: Callable[[], T],
-        context: Context | None = None,
-        *,
-        account: str | None = None,
-    ) -> T:
-        """Run a blocking call in a thread of the gateway's pool, when it is its account's turn.
+    async def run(self, work: Callable[[], Awaitable[T]], account: str | None = None) -> T:
+        """Await calls of the client when it is their account's turn.
 
         Args:
-            context: What it sees of its caller; default: as it is now.
-            account: Whose call it is; default: of whoever sent the request of the context.
+            account: Whose calls they are; default: of whoever sent the request.
 
         Raises:
             Busy: Too many calls of the account wait already.
-            StoreTimeout: No thread was free for it in time. Nothing was done.
+            StoreTimeout: It was not their turn in time. Nothing was done.
         """
-        context = asked_now() if context is None else context
-        context.run(suggests.set, False)
-        return await self._pool.run(work, context, account=account)
+        suggests.set(False)
+        return await self._turns.run(work, account)
+
+    async def reading(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Await `run` or `on_queue` for calls that read messages without leasing them.
+
+        Raises:
+            Busy, StoreTimeout: As `run`; also if too many others read.
+        """
+        return await self._reads.run(ask)
 
     async def check(self) -> None:
         """Check that Cassandra answers, with the tables of this release.
 
-        Anybody may ask for it: all who ask at the same time share one call, which takes no thread
+        Anybody may ask for it: all who ask at the same time share one call, which takes no turn
         from the queues.
 
         Raises:
             StoreError: It does not.
         """
-        await self._timing.once("check", partial(self._timing.run, self.client.check))
+        await self._shared.once("check", self.client.check)
 
     async def now_us(self) -> int:
-        """The time of the cluster, to within the drift of a minute: it is measured that often.
+        """The time of the cluster, to within the drift of a minute: it is asked that often.
 
         Raises:
             StoreError: No node answers.
@@ -175,17 +204,16 @@ class Backend:
         known = self._time
         if known is None or loop.time() - known[0] > TIME_EVERY_S:
 
-            def measure() -> tuple[float, int]:
-                measured = self.client.now_us()
-                return loop.time(), measured
+            async def ask() -> tuple[float, int]:
+                found_us = await self.client.now_us()
+                return loop.time(), found_us
 
-            # In a thread of its own, so that it waits for no call on a queue.
-            known = self._time = await self._timing.once("time", partial(self._timing.run, measure))
+            known = self._time = await self._shared.once("time", ask)
         at_s, at_us = known
         return at_us + round((loop.time() - at_s) * 1e6)
 
-    async def opened(self, name: str) -> Queue:
-        """The open handle of a queue; a thread is needed only to open it.
+    async def opened(self, name: str) -> AsyncQueue:
+        """The open handle of a queue; a turn is needed only to open it.
 
         Raises:
             QueueNotFound: No queue has that name.
@@ -193,41 +221,46 @@ class Backend:
         found = self._handles.get(name)
         if found is not None:
             return found
-        return await self.run(lambda: self.handle(name), account=_account_of(name))
+        return await self.run(partial(self.handle, name), _account_of(name))
 
-    async def on_queue(
-        self, name: str, work: Callable[[Queue], T], context: Context | None = None
-    ) -> T:
-        """Run a blocking call on a queue, whose handle is kept.
+    async def on_queue(self, name: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
+        """Await calls on a queue, whose handle is kept.
 
         A queue that was deleted and created anew is opened once more: nothing was done before.
 
         Raises:
             QueueNotFound: No queue has that name.
         """
+        return await self.run(partial(self._on_handle, name, work), _account_of(name))
 
-        def attempt() -> T:
-            try:
-                return work(self.handle(name))
-            except QueueDeleted:
-                self.forget(name)
-            try:
-                return work(self.handle(name))
-            except QueueDeleted as error:
-                self.forget(name)
-                raise QueueNotFound(error.message) from error
+    async def receive(
+        self, name: str, at_most: int, *, wait: float, **wanted: Any
+    ) -> list[Message]:
+        """Lease messages, as `Queue.get` does. Whoever waits for them takes no turn.
 
-        # Long polls look for many requests, and have the context of none.
-        return await self.run(attempt, context, account=_account_of(name))
+        Raises:
+            QueueNotFound: No queue has that name.
+        """
+        await self.opened(name)
+        acting.set(_account_of(name))
+        wait = 0 if self._is_draining else wait
+        return await self._on_handle(
+            name, lambda queue: queue.get(at_most, wait=wait, consumer="gateway", **wanted)
+        )
 
-    def handle(self, name: str) -> Queue:
-        """The open handle of a queue. It blocks while the queue is opened."""
+    def give_back(self, name: str, messages: list[Message]) -> None:
+        """Release, uncounted, what nobody will see; it happens in the background."""
+        queue = self._handles.get(name)  # else they come back when their leases run out
+        if messages and queue is not None:
+            give_back = queue._sync._hand_back(messages)  # noqa: SLF001 - as above
+            portal.start(give_back, is_last=True)
+
+    async def handle(self, name: str) -> AsyncQueue:
+        """The open handle of a queue."""
         found = self._handles.get(name)
-        if found is None:
-            found = self.keep(self.client.queue(name))
-        return found
+        return self.keep(await self.client.queue(name)) if found is None else found
 
-    def keep(self, handle: Queue) -> Queue:
+    def keep(self, handle: AsyncQueue) -> AsyncQueue:
         """Keep a handle that somebody has just got from the client: it has the newest settings."""
         return self._handles.keep(handle.name, handle)
 
@@ -235,39 +268,33 @@ class Backend:
         """Forget the handle of a queue."""
         self._handles.forget(name)
 
-    def close(self) -> None:
-        """End the pool and disconnect; calls under way end by themselves."""
-        self._is_closed = True
-        self._pool.close()
+    def drain(self) -> None:
+        """Answer all who wait for messages; from now on nobody waits."""
+        self._is_draining = True
+        if self._opened is not None:
+            portal.start(self._opened._drain())  # noqa: SLF001 - of one package
+
+    async def close(self) -> None:
+        """Disconnect; what is not answered in `CLOSE_S` ends with the process."""
+        self._turns.close()
+        self._reads.close()
         self.answers.close()
-        self._timing.close()
-        if self._client is not None:
-            self._client.close()
+        if self._opened is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await portal.asked(caller.in_a_thread(self._opened.close))
 
-    async def _connect_once(self) -> None:
-        """Connect in a thread of its own: nobody waits for that one when the process ends."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Client] = loop.create_future()
-
-        def tell(client: Client | None, error: Exception | None) -> None:
-            if done.cancelled() and client is not None:
-                client.close()
-            elif not done.done() and client is not None:
-                done.set_result(client)
-            elif not done.done() and error is not None:
-                done.set_exception(error)
-
-        def connect() -> None:
-            client, failure = None, None
-            try:
-                client = self._open_client()
-            except CassieqError as error:
-                failure = error
-            if not self._is_closed:
-                loop.call_soon_threadsafe(tell, client, failure)
-
-        threading.Thread(target=connect, name="cassieq-connect", daemon=True).start()
-        self._client = await done
+    async def _on_handle(self, name: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
+        try:
+            return await work(await self.handle(name))
+        except QueueDeleted:
+            self.forget(name)
+        try:
+            return await work(await self.handle(name))
+        except QueueDeleted as error:
+            self.forget(name)
+            raise QueueNotFound(error.message) from error
 
 
 def _account_of(queue: str) -> str | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
 from cassieq_spark.server.limits import HOLDING, NoRoom
-from cassieq_spark.server.turns import FairPool
+from cassieq_spark.server.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,14 +38,14 @@ PART_BYTES: Final = 65_536
 
 
 class Answers:
-    """The one thread that makes large answers, for one account after the other.
+    """Makes large answers in a thread, one at a time, for one account after the other.
 
     More threads would make none sooner, as each holds the interpreter, and each wake-up of the loop
     would wait for all of them.
     """
 
-    def __init__(self, name: str) -> None:
-        self._pool = FairPool(1, name)
+    def __init__(self) -> None:
+        self._turns = Turns(1)
 
     async def made(self, make: Callable[[], T], messages: Iterable[Message], scope: Scope) -> T:
         """Return what ``make`` does of the messages.
@@ -63,11 +64,11 @@ class Answers:
             holding.set(holding.size + size)
             if not holding.fits():
                 raise NoRoom
-        return await self._pool.run(make)
+        return await self._turns.run(partial(asyncio.to_thread, make))
 
     def close(self) -> None:
-        """End the thread; an answer under way ends by itself."""
-        self._pool.close()
+        """Make no further answer; one under way ends by itself."""
+        self._turns.close()
 
 
 class InParts(Response):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.server.backend import Backend
 
 UNKNOWN: Final = "unknown"
@@ -62,7 +61,7 @@ class Asked:
 class RequestMetrics:
     """The metrics of one gateway's requests."""
 
-    def __init__(self, registry: CollectorRegistry, backend: Backend, waiting: Waiting) -> None:
+    def __init__(self, registry: CollectorRegistry, backend: Backend) -> None:
         """Register them; they are 0."""
         family = metrics.HTTP_DURATION
         duration = Histogram(
@@ -80,9 +79,9 @@ class RequestMetrics:
         self._in_flight = cache(in_flight.labels)
         self._took = cache(duration.labels)
         for family, ask in (
-            (metrics.LONG_POLLS, lambda: waiting.count),
+            (metrics.LONG_POLLS, lambda: backend.waiting),
             (metrics.CLIENT_CALLS, lambda: backend.calls),
-            (metrics.CLIENT_THREADS, lambda: backend.threads),
+            (metrics.CLIENT_CALLS_LIMIT, lambda: backend.most_calls),
         ):
             Gauge(family.exported, family.meaning, registry=registry).set_function(ask)
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.signature import UNSIGNED, Claim, claim_of
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
-from cassieq_spark.server.backend import POOL_PREFIX, Backend
+from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.entrance import network_of
-from cassieq_spark.server.turns import FairPool
+from cassieq_spark.server.turns import Shared, Turns
+from cassieq_spark.store import portal
 from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ T = TypeVar("T")
 LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
 
-THREADS: Final = 4
-"""Threads that read keys, in turn for each account. They are apart from those of the queues. Ids
-that were never found have as many of their own, in turn for each address: whoever makes up key ids
-keeps nobody waiting whose key is known, and nobody elsewhere whose key is new."""
+READS: Final = 4
+"""How many keys are read at once, in turn for each account, apart from the calls on queues. Ids
+that were never found have as many places of their own, in turn for each address: whoever makes up
+key ids keeps nobody waiting whose key is known, and nobody elsewhere whose key is new."""
 
 HASHED_ASIDE_BYTES: Final = 262_144
 """Longer bodies are hashed in a thread, so that others need not wait."""
@@ -62,10 +62,10 @@ class Gate:
         """
         self._backend = backend
         self._master_key = master_key
-        self._pool = FairPool(THREADS, f"{POOL_PREFIX}-keys")
-        self._unknown = FairPool(THREADS, f"{POOL_PREFIX}-new-keys")
+        self._known = Turns(READS)
+        self._unknown = Turns(READS)
+        self._shared = Shared()
         self._authenticator: Authenticator | None = None
-        self._recording: set[asyncio.Task[None]] = set()
 
     async def authenticate(
         self,
@@ -153,7 +153,9 @@ class Gate:
         """Whether accounts are checked."""
         return self._master_key is not None
 
-    async def administer(self, work: Callable[[AccountAdmin, MasterKey], T]) -> T:
+    async def administer(
+        self, work: Callable[[AccountAdmin, MasterKey], Coroutine[Any, Any, T]]
+    ) -> T:
         """Do something with accounts and keys; only where `has_accounts`.
 
         Raises:
@@ -162,8 +164,8 @@ class Gate:
         from cassieq_spark.accounts.admin import AccountAdmin  # noqa: PLC0415 - an extra
 
         master_key = cast("MasterKey", self._master_key)
-        admin = AccountAdmin(self._backend.client.store)
-        return await self._backend.run(lambda: work(admin, master_key))
+        admin = AccountAdmin(self._backend.store)
+        return await self._backend.run(lambda: portal.asked(work(admin, master_key)))
 
     async def sign(
         self, principal: Principal, grants: tuple[Grant, ...], *, begins_us: int, ends_us: int
@@ -185,8 +187,8 @@ class Gate:
         )
 
     def close(self) -> None:
-        """End the threads; reads under way end by themselves."""
-        self._pool.close()
+        """Read no further key; reads under way end by themselves."""
+        self._known.close()
         self._unknown.close()
 
     async def _proved(self, claim: Claim | Token, now_us: int, sender: str) -> Principal:
@@ -207,15 +209,15 @@ class Gate:
             from cassieq_spark.accounts.authenticator import Authenticator  # noqa: PLC0415
 
             master_key = cast("MasterKey", self._master_key)
-            self._authenticator = Authenticator(self._backend.client.store, master_key)
+            self._authenticator = Authenticator(self._backend.store, master_key)
         return self._authenticator
 
     async def _hash(self, request: Request, sender: str) -> str:
         """The hash of the body."""
         body = await request.body()
         if len(body) > HASHED_ASIDE_BYTES:
-            return await self._pool.run(lambda: hashlib.sha256(body).hexdigest(), account=sender)
-        return hashlib.sha256(body).hexdigest()
+            return await self._known.run(partial(asyncio.to_thread, _hash_of, body), sender)
+        return _hash_of(body)
 
     async def _key(self, key_id: str, sender: str) -> LiveKey | None:
         """A key as it is now.
@@ -228,19 +230,17 @@ class Gate:
         if is_remembered:
             return key
         account = checker.account_of(key_id)
-        pool, whose = (self._unknown, sender) if account is None else (self._pool, account)
-        read = partial(pool.run, partial(checker.key, key_id), account=whose)
+        turns, whose = (self._unknown, sender) if account is None else (self._known, account)
         # An unknown key is waited for in the turn of each sender, not in that of the first one.
-        return await pool.once(f"{whose} {key_id}", read)
+        return await self._shared.once(
+            f"{whose} {key_id}",
+            lambda: turns.run(lambda: portal.asked(checker.key(key_id)), whose),
+        )
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()
         if checker.is_use_due(key_id):
-            task = asyncio.get_running_loop().create_task(
-                _quietly(self._pool.run(partial(checker.record_use, key_id)))
-            )
-            self._recording.add(task)
-            task.add_done_callback(self._recording.discard)
+            portal.start(checker.record_use(key_id))
 
 
 def sender_of(request: Request) -> str:
@@ -294,7 +294,5 @@ def signed_request(request: Request) -> SignedRequest:
     )
 
 
-async def _quietly(work: Awaitable[None]) -> None:
-    """Wait for work that may be left undone: the time of a key's last use is for people."""
-    with suppress(Exception):
-        await work
+def _hash_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()

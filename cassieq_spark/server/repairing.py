@@ -7,12 +7,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.aio.pool import Busy
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair import outcome
+from cassieq_spark.server.turns import Busy
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import RepairReport

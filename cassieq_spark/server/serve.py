@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
@@ -22,7 +21,6 @@ from uvicorn.config import STARTUP_FAILURE
 
 from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
-from cassieq_spark.server.backend import POOL_PREFIX
 from cassieq_spark.server.connection import connection_class
 from cassieq_spark.server.entrance import TURN_BYTES, Entrance, reserve_files
 from cassieq_spark.server.rest.page import described
@@ -119,7 +117,7 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer everybody who waits, finish the requests in flight, and end."""
         self._entrance.close(sockets or ())
-        self._gateway.waiting.drain()
+        self._gateway.backend.drain()
         await super().shutdown(sockets)
 
     @contextmanager
@@ -187,11 +185,6 @@ def serve(
         server.run(sockets)
     if gateway.failure is not None:
         raise gateway.failure
-    if any(one.name.startswith(POOL_PREFIX) for one in threading.enumerate()):
-        # A call that Cassandra does not answer must not hold up the end of the process.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

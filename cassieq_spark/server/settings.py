@@ -37,7 +37,7 @@ class GatewaySettings:
         keep_alive_s: How long a connection may be idle between requests.
         max_memory_bytes: What all connections together may hold of bodies and unread answers;
             None: `memory_bytes` says how much.
-        threads: Client calls at once.
+        calls: Client calls at once.
         metrics_host: The address of the port for metrics.
         metrics_port: Serves metrics on a port of their own, too; None: it does not.
         scans_every_s: How often queues are counted for metrics.
@@ -57,7 +57,7 @@ class GatewaySettings:
     max_memory_bytes: int | None = None
     request_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
-    threads: int = 32
+    calls: int = 256
     repairs_every_s: float | None = 30.0
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None

@@ -14,15 +14,18 @@ from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.queue.settle.receipts import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
 
 T = TypeVar("T")
 
+Failure = ReceiptExpired | ReceiptInvalid | StoreError | None
+"""Why a receipt was not settled, or may not be; None: it is."""
 
-def each(
-    receipts: Sequence[str], settle: Callable[[list[str]], Sequence[T]]
+
+async def each(
+    receipts: Sequence[str], settle: Callable[[list[str]], Awaitable[Sequence[T]]]
 ) -> list[T | ReceiptInvalid]:
     """Settle receipts together; return for each what ``settle`` says, or why it is no receipt.
 
@@ -37,26 +40,24 @@ def each(
         except ReceiptInvalid as error:
             found[at] = error
     good = [at for at in range(len(receipts)) if at not in found]
-    answers = _together([receipts[at] for at in good], settle)
+    answers = await _together([receipts[at] for at in good], settle)
     found.update(zip(good, answers, strict=True))
     return [found[at] for at in range(len(receipts))]
 
 
-def acks(receipts: Sequence[str], queue: Queue) -> list[Verdict | ReceiptInvalid]:
+async def acks(receipts: Sequence[str], queue: AsyncQueue) -> list[Verdict | ReceiptInvalid]:
     """Ack receipts together; return for each its verdict, or why it is no receipt of the queue."""
     never = ReceiptInvalid(f"a receipt {NEVER}. Pass what a get of this queue returned")
-    return [never if one is Verdict.INVALID else one for one in each(receipts, queue.ack_each)]
+    found = await each(receipts, queue.ack_each)
+    return [never if one is Verdict.INVALID else one for one in found]
 
 
-def failures(
-    receipts: list[str], settle: Callable[[list[str]], object]
-) -> list[ReceiptExpired | ReceiptInvalid | StoreError | None]:
-    """Settle receipts together; return for each None if that is done, or why it is not.
-
-    A `StoreError` means that it is unknown.
-    """
+async def failures(
+    receipts: list[str], settle: Callable[[list[str]], Awaitable[object]]
+) -> list[Failure]:
+    """Settle receipts together; return for each what kept it. Of a `StoreError` it is unknown."""
     try:
-        settle(receipts)
+        await settle(receipts)
     except ReceiptExpired as error:
         return [error if one in error.refused else None for one in receipts]
     except ReceiptInvalid as error:
@@ -70,14 +71,14 @@ def failures(
     return [None for _ in receipts]
 
 
-def _together(
-    receipts: list[str], settle: Callable[[list[str]], Sequence[T]]
+async def _together(
+    receipts: list[str], settle: Callable[[list[str]], Awaitable[Sequence[T]]]
 ) -> list[T | ReceiptInvalid]:
     if not receipts:
         return []
     try:
-        return list(settle(receipts))
+        return list(await settle(receipts))
     except ReceiptInvalid as error:
         if len(receipts) == 1:
             return [error]
-    return [answer for one in receipts for answer in _together([one], settle)]
+    return [answer for one in receipts for answer in await _together([one], settle)]

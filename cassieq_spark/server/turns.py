@@ -1,9 +1,9 @@
-"""`Turns` gives threads to accounts in turn, so that none costs another more than its share.
+"""`Turns` gives places to accounts in turn, so that none costs another more than its share.
 
-Calls of one account stand in a line of their own (`Lines`). A thread that becomes free goes to the
+Calls of one account stand in a line of their own (`Lines`). A place that becomes free goes to the
 account whose turn is longest ago, if that account may have another one.
 
-Nobody may hold more threads than stay free (`Shares`): an account that holds none gets the next
+Nobody may hold more places than stay free (`Shares`): an account that holds none gets the next
 one. Calls that belong to no account are the gateway's own, or of a gateway without accounts: they
 may hold all.
 """
@@ -12,40 +12,92 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cassieq_spark.aio.pool import CALLS_WAITING, Busy, Pool
 from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model.lines import Lines
 from cassieq_spark.model.shares import Shares
-from cassieq_spark.store import call
+from cassieq_spark.store.call import LONGEST_S, acting
+from cassieq_spark.store.side_by_side import one_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextvars import Context
+    from collections.abc import Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 
+MOST_WAITING: Final = 2_048
+"""How many calls of an account may wait. Beyond that, an answer would come too late to be used, so
+the caller is told to come again."""
+
+_monotonic: Final = SystemClock().monotonic
+
+
+class Busy(Exception):
+    """Too many calls of the account wait already."""
+
 
 class Turns:
-    """The threads of one event loop's calls.
+    """Places for calls of one event loop.
 
     Args:
         most_waiting: The most calls of one account that wait.
     """
 
-    def __init__(self, threads: int, *, most_waiting: int) -> None:
-        self._shares = Shares(threads)
+    def __init__(self, places: int, *, most_waiting: int = MOST_WAITING) -> None:
+        self._shares = Shares(places)
         self._most_waiting = most_waiting
         self._lines: Lines[asyncio.Future[None]] = Lines()
+
+    @property
+    def places(self) -> int:
+        """How many there are."""
+        return self._shares.most
 
     @property
     def waiting(self) -> int:
         """How many calls wait; any thread may ask."""
         return len(self._lines)
 
+    @property
+    def calls(self) -> int:
+        """How many calls have a place or wait for one; any thread may ask."""
+        return self._shares.used + self.waiting
+
+    async def run(self, work: Callable[[], Awaitable[T]], account: str | None = None) -> T:
+        """Await some work when it is its account's turn.
+
+        It has its place until it ends, also if whoever waits for it has gone. Its time without an
+        answer begins now (`store.call`).
+
+        Args:
+            account: Whose call it is; default: of whoever sent the request.
+
+        Raises:
+            Busy: Too many calls of the account wait already.
+            StoreTimeout: No place was free for it in time. Nothing was done.
+        """
+        account = acting.get() if account is None else account
+        loop, asked_s = asyncio.get_running_loop(), _monotonic()
+        try:
+            await self.take(account, loop.time() + LONGEST_S)
+        except TimeoutError:
+            raise StoreTimeout(
+                f"{self.places} calls, as many as may be under way, took {LONGEST_S:.0f} s. "
+                "Nothing was done. Try again, later or with more calls at once"
+            ) from None
+
+        async def call() -> T:
+            acting.set(account)
+            with one_call(LONGEST_S, waited_s=_monotonic() - asked_s):
+                return await work()
+
+        task = loop.create_task(call())
+        task.add_done_callback(partial(self._ended, account))
+        return await asyncio.shield(task)
+
     async def take(self, account: str | None, until_s: float) -> None:
-        """Wait for a thread; `leave` gives it back.
+        """Wait for a place; `leave` gives it back.
 
         Args:
             until_s: How long at most, by the event loop's clock.
@@ -73,7 +125,7 @@ class Turns:
             raise
 
     def leave(self, account: str | None) -> None:
-        """Give a thread back: others have their turn."""
+        """Give a place back: others have their turn."""
         self._shares.change(account, -1)
         while found := self._lines.next(self._shares.admits):
             who, one = found
@@ -86,53 +138,29 @@ class Turns:
         for one in self._lines:
             one.cancel()
 
-
-class FairPool(Pool):
-    """Threads for blocking calls, which accounts get in turn."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        super().__init__(threads, name)
-        self.turns = Turns(threads, most_waiting=threads * CALLS_WAITING)
-
-    async def run(
-        self,
-        work: Callable[[], T],
-        context: Context | None = None,
-        *,
-        account: str | None = None,
-    ) -> T:
-        """Run a blocking call in a thread, when it is its account's turn.
-
-        Args:
-            context: What it sees of its caller; default: as it is now.
-            account: Whose call it is; default: of whoever sent the request of the context.
-
-        Raises:
-            Busy: Too many calls of the account wait already.
-            StoreTimeout: No thread was free for it in time. Nothing was done.
-        """
-        context = call.asked_now() if context is None else context
-        account = context.get(call.acting) if account is None else account
-        context.run(call.acting.set, account)
-        try:
-            await self.turns.take(account, _until_s(context))
-        except TimeoutError:
-            raise self.late() from None
-        return await self._run(work, context, partial(self.turns.leave, account))
-
-    @property
-    def calls(self) -> int:
-        """How many calls run or wait for a thread; any thread may ask."""
-        return super().calls + self.turns.waiting
-
-    def close(self) -> None:
-        """End the threads; calls under way end by themselves."""
-        self.turns.close()
-        super().close()
+    def _ended(self, account: str | None, task: asyncio.Task[Any]) -> None:
+        self.leave(account)
+        _seen(task)
 
 
-def _until_s(context: Context) -> float:
-    """How long a call waits for a thread, by the event loop's clock."""
-    now_s = SystemClock().monotonic()
-    asked_s = context.get(call.asked_s) or now_s
-    return asyncio.get_running_loop().time() + asked_s + call.LONGEST_S - now_s
+class Shared:
+    """Calls that are made once for all who ask for the same at the same time."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
+
+    async def once(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Wait for the call of that name; it begins if none is under way."""
+        task = self._under_way.get(name)
+        if task is None:
+            task = self._under_way[name] = asyncio.get_running_loop().create_task(ask())
+            task.add_done_callback(lambda _: self._under_way.pop(name))
+            task.add_done_callback(_seen)
+        # A client that goes away does not take the answer from the others.
+        return cast("T", await asyncio.shield(task))
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Take note of an error of which nobody may be left to be told."""
+    if not task.cancelled():
+        task.exception()

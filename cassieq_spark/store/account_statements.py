@@ -14,7 +14,7 @@ _ACCOUNT_KEY: Final = """SELECT key_id, account, account_id, secret, grants, is_
                                 created_us, writer, tags, row_version
                          FROM {ks}.account_key WHERE key_id = ?"""
 
-# A request is checked by this data centre's quorum; for what that does not know, all are asked.
+# This data centre's quorum checks a request; if it does not know the row, all are asked.
 FIND_ACCOUNT: Final = _statement("find_account", Kind.READ, _ACCOUNT)
 READ_ACCOUNT: Final = _statement("read_account", Kind.READ, _ACCOUNT, Reach.WORLD)
 LIST_ACCOUNTS: Final = _statement("list_accounts", Kind.READ, _ACCOUNTS, Reach.WORLD)
@@ -25,7 +25,7 @@ INSERT_ACCOUNT: Final = _statement(
        VALUES (?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
     Reach.WORLD,
 )  # fmt: skip
-# Conditional on the row as read: two who add a key each must not forget the other's.
+# Conditional on the row as read: two clients that add a key each must not undo each other's.
 UPDATE_ACCOUNT: Final = _statement(
     "update_account", Kind.CAS,
     """UPDATE {ks}.account SET status = ?, key_ids = ?, writer = ?, tags = ?, row_version = ?
@@ -45,20 +45,20 @@ INSERT_ACCOUNT_KEY: Final = _statement(
        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
     Reach.WORLD,
 )  # fmt: skip
-# The secret and the grants of a key never change: whoever wants others makes another key.
+# The secret and the grants of a key never change: for others, one makes another key.
 UPDATE_ACCOUNT_KEY: Final = _statement(
     "update_account_key", Kind.CAS,
     """UPDATE {ks}.account_key SET is_disabled = ?, writer = ?, tags = ?, row_version = ?
        WHERE key_id = ? IF writer = ?""",
     Reach.WORLD,
 )  # fmt: skip
-# An id is never used again, so any row of it is the one that is meant.
+# An id is never used again, so any row of it is the right one.
 DELETE_ACCOUNT_KEY: Final = _statement(
     "delete_account_key", Kind.CAS, "DELETE FROM {ks}.account_key WHERE key_id = ? IF EXISTS",
     Reach.WORLD,
 )  # fmt: skip
-# For people who look for unused keys; nothing depends on it. It ends by its TTL. Its time is its
-# write time, so that the newest use wins, whatever the clock of the node is that takes it.
+# For people who look for unused keys; nothing depends on it. The row ends by its TTL. The time of
+# use is its write time, so that the newest use wins, whatever the clock of the node that takes it.
 WRITE_KEY_USE: Final = _statement(
     "write_key_use", Kind.WRITE,
     "INSERT INTO {ks}.key_use (key_id, at_us) VALUES (?, ?) USING TIMESTAMP ? AND TTL 31536000",

@@ -1,4 +1,4 @@
-"""`Bridge` brings the driver's answers to an event loop, and `in_a_thread` what blocks off it."""
+"""`Bridge` sends statements through the driver and brings its answers to an event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cassieq_spark import metrics
 from cassieq_spark.store import driver
-from cassieq_spark.store.portal import in_a_thread
+from cassieq_spark.store.caller import in_a_thread
 from cassieq_spark.store.translate import DRIVER_ERRORS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Answer = asyncio.Future["list[Any] | BaseException"]
-"""The rows of all pages, or the driver's error: as a value, as not every answer is waited for."""
+"""The rows of all pages, or the driver's error: as a value, since not every answer is awaited."""
 
 
 class Bridge:
@@ -66,9 +66,9 @@ class Bridge:
         self.interceptor: Interceptor | None = None
 
     def send(self, statement: Statement, rows: Sequence[tuple[Any, ...]]) -> Answer:
-        """Send rows of one partition in one request, now if the statement is prepared.
+        """Send rows of one partition in one request; at once if the statement is prepared.
 
-        Once it was sent nobody cancels it: it would be unknown what has become of it.
+        Nobody cancels a statement that was sent: its outcome would be unknown.
         """
         prepared = self._prepared.get(statement.name)
         if prepared is None or self.interceptor is not None or self._clock.is_in_doubt:
@@ -77,7 +77,7 @@ class Bridge:
         return self._sent(statement, prepared, rows)
 
     async def prepare(self, statement: Statement) -> PreparedStatement:
-        """Prepare a statement in a thread, as the driver waits; what is prepared is kept."""
+        """Prepare a statement in a thread, because the driver blocks; keep the result."""
         self._check_open()
         name = statement.name
         if (prepared := self._prepared.get(name)) is not None:
@@ -99,9 +99,9 @@ class Bridge:
     async def _sent_later(
         self, statement: Statement, rows: Sequence[tuple[Any, ...]]
     ) -> list[Any] | BaseException:
-        """As `send`, where something has to be done before."""
+        """Send after what has to be done first; see `send`."""
         if self._clock.is_in_doubt:
-            # What follows may be a claim, by the time as it is then (I2) [T13].
+            # The statement may be a claim, by the time after this (I2) [T13].
             await in_a_thread(self._clock.settle)
         try:
             prepared = await self.prepare(statement)
@@ -116,7 +116,7 @@ class Bridge:
             answer = self._session.execute(prepared, rows[0], timeout=self._request_s())
             return list(answer)
 
-        try:  # as a fault test wants it to be sent: in a thread, since tests may block
+        try:  # sent as a fault test wants it: in a thread, since tests may block
             return list(await in_a_thread(partial(interceptor.around, statement, rows[0], proceed)))
         except DRIVER_ERRORS as error:
             return error
@@ -132,7 +132,7 @@ class Bridge:
         answer: Answer = loop.create_future()
         found: list[Any] = []
 
-        # In the driver's thread, or here if it has failed already.
+        # This runs in the driver's thread, or here if the request has failed already.
         def note(page: Sequence[Any] | None) -> None:
             found.extend(page or ())
             if not response.has_more_pages:
@@ -175,5 +175,5 @@ class Bridge:
 
 
 def spawn(work: Callable[[], object]) -> None:
-    """Do something beside, in a thread of its own."""
+    """Run ``work`` in the background, in a thread of its own."""
     threading.Thread(target=work, name="cassieq-clock", daemon=True).start()

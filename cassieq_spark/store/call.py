@@ -1,14 +1,14 @@
-"""`Call`: one call of a client, which is over when it has waited for too long without an answer.
+"""`Call`: one call of a client, which ends when it has waited too long without an answer.
 
-What it waits for may be its own statement or another call's: a lock, a thread, a group that takes
-what has gathered. So a call that finds Cassandra away ends in time, however many others wait.
+It may wait for its own statement or for another call's: for a lock, a thread, or a group commit. So
+a call that finds Cassandra away ends in time, however many others wait.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.clock import SystemClock
@@ -19,33 +19,24 @@ if TYPE_CHECKING:
 _monotonic: Final = SystemClock().monotonic
 
 DEADLINE_S: Final = 20.0
-"""How long one statement is sent again."""
+"""The time for which one statement is retried."""
 
 AFTERWARDS_S: Final = 4.0
-"""How much longer than one statement a call waits: what it has sent may have to be settled."""
+"""The time that a call waits longer than one statement: its CAS may have to be settled."""
 
 LONGEST_S: Final = DEADLINE_S + AFTERWARDS_S
-"""How long a call waits without an answer: callers learn within 30 s that Cassandra is away."""
-
-asked_s: ContextVar[float | None] = ContextVar("cassieq_asked", default=None)
-"""When a call was asked for that waits for others before it begins, by `SystemClock.monotonic`."""
+"""The time that a call waits without an answer: callers learn within 30 s that Cassandra is
+away."""
 
 acting: ContextVar[str | None] = ContextVar("cassieq_acting", default=None)
-"""The account whose call it is, as its proof says; None: nobody has checked one. Work that waits is
-served in turn by it."""
-
-
-def asked_now() -> Context:
-    """The caller's context, for a call that others are to make: its time runs from now on."""
-    context = copy_context()
-    context.run(asked_s.set, _monotonic())
-    return context
+"""The account of the present call, by its proof; None: no proof was checked. Waiting work is
+served by turns of accounts."""
 
 
 class Call:
-    """How long a call has waited since the last answer, in all of its threads. Thread-safe.
+    """The time that a call has waited since the last answer, in all of its tasks. Thread-safe.
 
-    An answer begins the count anew. The time that it works on something itself does not count.
+    An answer starts the count again. The call's own work does not count.
     """
 
     def __init__(
@@ -58,7 +49,7 @@ class Call:
         """Prepare.
 
         Args:
-            waited_s: How long it waited for others before it began.
+            waited_s: The time that it waited for others before it began.
         """
         self._most_s = most_s
         self._silent_s = waited_s
@@ -69,13 +60,13 @@ class Call:
 
     @property
     def left_s(self) -> float:
-        """How long it may still wait; less than 0: it is over."""
+        """The time that the call may still wait; less than 0 if it is over."""
         with self._lock:
             return self._most_s - self._silent_s - self._this_s()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count what this block takes, once if several threads wait at the same time."""
+        """Count the time of this block, once if several tasks wait at the same time."""
         with self._lock:
             if not self._waits:
                 self._since_s = self._monotonic()

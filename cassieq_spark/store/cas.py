@@ -1,10 +1,10 @@
 """Run tagged compare-and-set: every outcome is settled exactly (G2, G3). Holds I3, I5, I6, I7.
 
-A CAS is conditional on the ``writer`` uuid of the row as read and writes a fresh one, which it also
-puts into ``tags`` in place of this client's former one. When an answer is lost, the *same*
-statement is sent again until it is answered: applied, or refused with our uuid among the tags,
-means that it happened; otherwise it did not and cannot any more, since its condition is dead. A
-read would not settle it: the CAS may land after the read [P7].
+A CAS is conditional on the ``writer`` uuid of the row as read. It writes a new uuid, and puts it
+into ``tags`` in place of this client's former one. If an answer is lost, the *same* statement is
+sent again until it is answered. If it is applied, or refused with our uuid among the tags, it
+happened. Otherwise it did not and cannot any more, since its condition is dead. A read would not
+settle it: the CAS may land after the read [P7].
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAGGED_CLIENTS: Final = 64
-"""How many clients' last CAS a row remembers [R8]."""
+"""The number of clients whose last CAS a row remembers [R8]."""
 
 _RESEND_BASE_S: Final = 0.05
 
 TIMES_SPARE: Final = 4
-"""A claim lasts at least this many of the client's own CAS times. A shorter one would be over when
+"""The least length of a claim, in the client's own CAS times. A shorter claim would be over when
 it is answered, and use up a delivery that nobody held [R21]."""
 
 FIRST_GUESS_S: Final = 0.01
-"""How long a CAS is assumed to take before one was measured."""
+"""The assumed time of a CAS before one was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """The last CAS of one client on one row; ``row_version`` is the version it made."""
+    """The last CAS of one client on one row; ``row_version`` is the version that it wrote."""
 
     client: UUID
     writer: UUID
@@ -65,7 +65,8 @@ class Tags:
 
     Attributes:
         evicted: The largest row version that was pushed out. It is never a condition: it only says
-            that a missing tag of ours may have been there, so that effects must be looked at [R8].
+            that a missing tag of ours may have been there, so that callers must check the CAS's
+            effects [R8].
     """
 
     entries: tuple[Tag, ...] = ()
@@ -76,7 +77,7 @@ class Tags:
         return any(tag.writer == writer for tag in self.entries)
 
     def with_tag(self, tag: Tag) -> Tags:
-        """Add a tag in place of the same client's former one: it has one CAS in flight per row."""
+        """Add a tag in place of the client's former one: a client has one CAS per row in flight."""
         entries = [old for old in self.entries if old.client != tag.client] + [tag]
         gone = entries[:-TAGGED_CLIENTS]
         return Tags(
@@ -85,7 +86,7 @@ class Tags:
         )
 
     def encode(self) -> bytes:
-        """The bytes of the ``tags`` column."""
+        """Return the bytes of the ``tags`` column."""
         return bytes(
             msgpack.packb(
                 [
@@ -100,7 +101,7 @@ class Tags:
         """Read the column.
 
         Raises:
-            RowCorrupt: It holds something else.
+            RowCorrupt: It cannot be read.
         """
         if stored is None:
             return cls()
@@ -121,7 +122,7 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """The columns that the CAS machinery keeps beside a row's value."""
+    """The columns that the CAS machinery adds to a row's value."""
 
     writer: UUID
     tags: Tags
@@ -134,7 +135,7 @@ class Version:
 
     @property
     def last_client(self) -> UUID | None:
-        """Whose CAS made this version."""
+        """The client whose CAS wrote this version."""
         return self.tags.entries[-1].client if self.tags.entries else None
 
     @property
@@ -145,7 +146,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored(Generic[T]):
-    """A row as read: its value, and what a CAS on it is conditional on."""
+    """A row as read: its value, and the version that a CAS on it is conditional on."""
 
     value: T
     version: Version
@@ -153,7 +154,7 @@ class Stored(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied(Generic[T]):
-    """It happened; ``now`` is the row as this CAS wrote it, or as others left it since.
+    """The CAS happened; ``now`` is the row as it wrote it, or as others left it since.
 
     Attributes:
         was_sent_once: Its first sending was answered, so no copy of it is on its way: the row will
@@ -167,14 +168,14 @@ class Applied(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Generic[T]):
-    """It did not happen and cannot any more; ``now`` is the row as read since, None if absent.
+    """The CAS did not happen and cannot any more; ``now`` is the row as read since, or None.
 
-    The exception: if ``now`` is absent, or of a bucket below the repair pointer, it may have
+    The exception: if ``now`` is None, or of a bucket below the repair pointer, the CAS may have
     happened before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
 
     Attributes:
-        was_sent_once: Its first sending was answered: whatever became of the row, it did not happen
-            [T9].
+        was_sent_once: Its first sending was answered: whatever became of the row, the CAS did not
+            happen [T9].
     """
 
     now: Stored[T] | None
@@ -183,7 +184,7 @@ class Refused(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evicted(Generic[T]):
-    """Tags cannot settle it: more than 64 clients came after it. Look at its effects in ``now``."""
+    """The tags cannot settle it: more than 64 clients came later. Check its effects in ``now``."""
 
     now: Stored[T]
 
@@ -192,21 +193,21 @@ Outcome = Applied[T] | Refused[T] | Evicted[T]
 
 
 class _Answer(NamedTuple):
-    """The server's last word on a CAS, and whether its first sending got it."""
+    """The server's last answer to a CAS, and whether its first sending got it."""
 
     is_applied: bool
     was_sent_once: bool
 
 
 class _RowLocks:
-    """One lock per row under way: a client has one CAS in flight per row (G2)."""
+    """One lock per row in use: a client has one CAS in flight per row (G2)."""
 
     def __init__(self) -> None:
         self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
     async def holding(self, key: tuple[Any, ...], at_most_s: float) -> AsyncIterator[None]:
-        """Hold a row; raises StoreTimeout if other calls of this client hold it for so long."""
+        """Hold a row; raise StoreTimeout if other calls of this client hold it for so long."""
         lock, users = self._users.get(key, (asyncio.Lock(), 0))
         self._users[key] = (lock, users + 1)
         try:
@@ -228,7 +229,7 @@ class CasSender:
 
     @property
     def spare_us(self) -> int:
-        """The shortest time that a claim lasts, by the median of this client's last CASes [R21]."""
+        """The least length of a claim, by the median of this client's last CASes [R21]."""
         return int(TIMES_SPARE * median(self._durations_s) * 1e6)
 
     async def send(
@@ -246,8 +247,8 @@ class CasSender:
 
         Args:
             key: The row's key with its table, for the one-in-flight rule.
-            before: The version the CAS is conditional on; None for ``IF NOT EXISTS``.
-            bind: The statement's parameters, given the version it writes.
+            before: The version that the CAS is conditional on; None for ``IF NOT EXISTS``.
+            bind: Returns the statement's parameters, given the version that it writes.
             read: Reads the present row, by quorum.
             mark: The uuid that it writes, used by no other CAS; None: one is drawn.
 
@@ -265,7 +266,7 @@ class CasSender:
                 return Applied(
                     now=Stored(value=value, version=version), was_sent_once=answer.was_sent_once
                 )
-            # A refusal has completed every earlier CAS first, so a quorum read shows its row.
+            # A refusal has completed every earlier CAS, so a quorum read shows its row.
             try:
                 now = await read()
             except StoreError as error:
@@ -286,11 +287,11 @@ class CasSender:
     async def delete(
         self, statement: Statement, key: tuple[Any, ...], *, before: Version | None = None
     ) -> bool:
-        """Remove a row by LWT: one of that version, or any (``IF EXISTS``) if none is given.
+        """Remove a row by LWT: one with that version, or any (``IF EXISTS``) if none is given.
 
         Returns:
             Whether an answer said that the row existed and was removed; False also if an earlier
-            sending of the same statement has removed it unheard.
+            sending of the same statement has removed it and its answer was lost.
 
         Raises:
             CasAmbiguous: See `send`.
@@ -300,7 +301,7 @@ class CasSender:
     async def answer(
         self, statement: Statement, key: tuple[Any, ...], params: tuple[Any, ...]
     ) -> bool:
-        """Send an LWT that nothing depends on until it is answered; return whether it was applied.
+        """Send an LWT that needs no tags until it is answered; return whether it was applied.
 
         Raises:
             CasAmbiguous: See `send`.
@@ -343,7 +344,7 @@ class CasSender:
             try:
                 sent = clock.monotonic()
                 sent_times += 1
-                # The last sending has the rest of the time.
+                # The last sending may take the rest of the time.
                 with self._session.within(deadline - sent):
                     rows = await self._session.run_once(statement, params)
                 self._durations_s.append(clock.monotonic() - sent)
@@ -355,7 +356,7 @@ class CasSender:
                         raise refused from error
                     # This sending did nothing; an earlier one without an answer may have [T23].
                     raise _ambiguous(statement, f"sent again it was refused: {refused}") from error
-                if not isinstance(error, NoHostAvailable):  # else it was sent to nobody
+                if not isinstance(error, NoHostAvailable):  # otherwise no node got it
                     metrics.CAS_UNKNOWN.inc()
                     is_first = False
                 left_s = deadline - clock.monotonic()

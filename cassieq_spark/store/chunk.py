@@ -1,6 +1,6 @@
 """Encode and decode stored chunks: an Arrow IPC stream of one record batch.
 
-Columns of a stored chunk: ``body`` binary; and, only where any message has one, ``message_id``
+The columns of a stored chunk are ``body`` binary and, only if any message has one, ``message_id``
 fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>. A group id is a header.
 """
 
@@ -35,7 +35,7 @@ STORED_TYPES: Final[dict[str, pa.DataType]] = {
     HEADERS: pa.map_(pa.string(), pa.string()),
 }
 
-# A chunk has one or two buffers: to hand them to Arrow's threads, and to wait for those while all
+# A chunk has one or two buffers. To hand them to Arrow's threads, and to wait for those while all
 # cores are busy, takes twice as long as to (de)compress them here, and more CPU (measured).
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1), use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
@@ -45,13 +45,13 @@ WORTHWHILE: Final = 0.9
 """A chunk is stored compressed only if it is at most this share of the plain one."""
 
 TRIED_EVERY: Final = 16
-"""After a chunk that was not worth it, every 16th is compressed again to see."""
+"""The number of chunks after one that was not worth it until the next is compressed to see."""
 
 
 class Encoder:
-    """Encodes one writer's chunks, compressed where that pays.
+    """Encodes one writer's chunks, compressed if that pays.
 
-    To compress bodies that are compressed or encrypted already would only cost both sides time.
+    Compressing bodies that are compressed or encrypted already would only cost both sides time.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def decode(payload: bytes) -> pa.RecordBatch:
     """Read what `encode` wrote.
 
     Raises:
-        RowCorrupt: The payload is something else.
+        RowCorrupt: The payload is not a chunk.
     """
     try:
         with pa.ipc.open_stream(payload, options=_READING) as reader:
@@ -118,7 +118,7 @@ class Row:
     """One message of a chunk, as Python values.
 
     Attributes:
-        message_id: 16 bytes; None: its writer chose none.
+        message_id: 16 bytes; None if its writer chose none.
     """
 
     body: bytes
@@ -150,7 +150,7 @@ def from_rows(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def may_have_groups(batch: pa.RecordBatch) -> bool:
-    """Whether any message of a decoded chunk may have a group id: one look at all names together.
+    """Whether any message of a decoded chunk may have a group id, by one look at all names.
 
     So a chunk without group ids costs its readers nothing per message.
     """
@@ -161,7 +161,7 @@ def may_have_groups(batch: pa.RecordBatch) -> bool:
 
 
 _NO_HEADERS: Final = FrozenDict[str, str]()
-"""Of all messages without any: `Message` would make one for each."""
+"""The headers of all messages without any: `Message` would make a dict for each."""
 
 
 def rows(
@@ -170,7 +170,7 @@ def rows(
     """Yield (position, message) of a decoded chunk.
 
     Args:
-        positions: The positions wanted, ascending; None: all.
+        positions: The positions to yield, ascending; None: all.
     """
     wanted: Sequence[int] = range(batch.num_rows) if positions is None else positions
     some = batch if positions is None else _take(batch, positions)
@@ -185,7 +185,7 @@ def rows(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; text as it can be shown, though its bytes are no UTF-8.
+    """Return the values of a column; bytes that are not UTF-8 are replaced in texts.
 
     Sinks of older releases took such text, and headers without a value.
     """

@@ -11,8 +11,9 @@ READ_KEY: Final = _statement(
     """SELECT at_lane, bucket, first, message_id, put_us, writer, tags, row_version
        FROM {ks}.dedup WHERE lane = ? AND key = ?""",
 )  # fmt: skip
-# Also for a key without a row, whose writer is null. An INSERT would make a row marker with a time
-# to live of its own: the row could outlast its columns, and refuse an INSERT although it is empty.
+# It also takes a key without a row, whose writer is null. An INSERT would make a row marker with a
+# time to live of its own: the row could outlast its columns, and refuse an INSERT although it is
+# empty.
 TAKE_KEY: Final = _statement(
     "take_key", Kind.CAS,
     """UPDATE {ks}.dedup USING TTL ?
@@ -24,7 +25,7 @@ TAKE_KEY: Final = _statement(
 READ_KEPT: Final = _statement(
     "read_kept", Kind.READ, "SELECT manifest FROM {ks}.kept WHERE lane = ? AND bucket = ?",
 )  # fmt: skip
-# Answered at quorum before L passes the bucket; several repairers write the same [U5].
+# It is answered at quorum before L passes the bucket; several repairers write the same [U5].
 KEEP: Final = _statement(
     "keep", Kind.WRITE,
     "INSERT INTO {ks}.kept (lane, bucket, manifest) VALUES (?, ?, ?) USING TTL ?",

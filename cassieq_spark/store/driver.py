@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tls import Files
 
 REQUEST_TIMEOUT_S: Final = 6.0
-"""The timeout of one request. Cassandra's own (2-5 s by default) come first and say more."""
+"""The timeout of one request. Cassandra's own timeouts (2-5 s by default) end first and say
+more."""
 
 
 _preparing = threading.local()
@@ -75,7 +76,7 @@ logging.getLogger("cassandra.cluster").addFilter(_is_news)
 
 
 class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
-    """A node has refused a login. After an ``AuthenticationFailed`` the driver never tries again.
+    """A node refused a login. After an ``AuthenticationFailed`` the driver would never try again.
 
     The password may be set back, and a node that has just booted refuses every login until it can
     read the roles.
@@ -83,14 +84,14 @@ class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has
 
 
 class HandshakeFailed(ConnectionException):  # type: ignore[misc]
-    """TLS has failed; ``__cause__`` says why, of which the driver keeps only a text."""
+    """TLS failed; ``__cause__`` is the reason, of which the driver keeps only a text."""
 
 
 class Convicted(ConvictionPolicy):  # type: ignore[misc]
-    """Every failure of a connection makes the driver connect to its node again, with pauses.
+    """Makes the driver reconnect to a node after every failure of a connection, with pauses.
 
     By default a timeout does not: a node whose first connection times out is left out for good, and
-    one that stops to answer is tried without a pause.
+    one that stops answering is tried without a pause.
     """
 
     def add_failure(self, _: Exception) -> bool:
@@ -98,13 +99,13 @@ class Convicted(ConvictionPolicy):  # type: ignore[misc]
         return True
 
     def reset(self) -> None:
-        """Forget nothing: there is nothing."""
+        """Do nothing: there is no state."""
 
 
 class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
-    """The driver's segments of protocol 5, uncompressed; those of a long message by one copy.
+    """The driver's uncompressed segments of protocol 5, with one copy for a long message.
 
-    The driver (3.30) copies each part, copies it again into a buffer that grows, and copies what it
+    The driver (3.30) copies each part, copies it again into a growing buffer, and copies what it
     cuts from that to send it.
     """
 
@@ -116,34 +117,34 @@ class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
         pieces: list[bytes | memoryview] = []
         for at in range(0, len(msg), Segment.MAX_PAYLOAD_LENGTH):
             part = memoryview(msg)[at : at + Segment.MAX_PAYLOAD_LENGTH]
-            head = len(part)  # without the flag of a message that is one segment
+            head = len(part)  # without the flag of a message in one segment
             pieces += [
                 head.to_bytes(self.header_length, "little"),
                 compute_crc24(head, self.header_length).to_bytes(CRC24_LENGTH, "little"),
                 part,
                 zlib.crc32(part, CRC32_INITIAL).to_bytes(CRC32_LENGTH, "little"),
             ]
-        buffer.__init__(b"".join(pieces))  # type: ignore[misc]  # which keeps it, uncopied
+        buffer.__init__(b"".join(pieces))  # type: ignore[misc]  # it keeps the bytes uncopied
 
 
 class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no types
-    """The driver's connection, moving 128 KiB (a segment of protocol 5) at a time, not 4 KiB.
+    """The driver's connection, but it moves 128 KiB (a segment of protocol 5) at a time, not 4 KiB.
 
-    Reading 192 MB of chunks then takes 0.65 s of CPU, not 1.6; writing them 0.45, not 0.63
-    (median of 8 rounds, two cores, driver 3.30). With fewer copies of what is sent, writing takes
-    0.42 s where it took 0.53 (3 runs of 8 to 12 rounds, on a faster machine). With fewer copies of
-    what is received, a client takes 0.8 s for 400 MB where it took 1.4 (2 runs of 3 rounds).
+    Reading 192 MB of chunks then takes 0.65 s of CPU, not 1.6; writing them 0.45, not 0.63 (median
+    of 8 rounds, two cores, driver 3.30). With fewer copies of sent bytes, writing takes 0.42 s
+    instead of 0.53 (3 runs of 8 to 12 rounds, on a faster machine). With fewer copies of received
+    bytes, a client takes 0.8 s for 400 MB instead of 1.4 (2 runs of 3 rounds).
     """
 
     failures: ClassVar[dict[EndPoint, Exception]]
-    """Why the last connection to a node was not made; of each cluster object."""
+    """The error of the last connection attempt by node; each cluster object has its own."""
 
     in_buffer_size = 128 * 1024
     out_buffer_size = 128 * 1024
 
     @classmethod
     def factory(cls, endpoint: EndPoint, *args: Any, **options: Any) -> Any:
-        """Connect, and note why that failed: the errors of statements do not say it."""
+        """Connect, and note the error of a failure: the errors of statements do not hold it."""
         try:
             made = super().factory(endpoint, *args, **options)
         except Exception as error:
@@ -153,7 +154,7 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
         return made
 
     def defunct(self, error: Exception) -> Any:
-        """End it, and let the driver try again whatever the reason."""
+        """End the connection, and let the driver reconnect whatever the reason."""
         if isinstance(error, AuthenticationFailed):
             error = LoginRefused(str(error), self.endpoint)
         return super().defunct(error)
@@ -166,21 +167,21 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
             raise HandshakeFailed(str(error), self.endpoint) from error
 
     def push(self, data: bytes) -> None:
-        """Send it. The driver cuts it into parts: a view's parts are not copied."""
+        """Send data. The driver cuts it into parts: a view's parts are not copied."""
         super().push(memoryview(data))
 
     def _enable_checksumming(self) -> None:
         super()._enable_checksumming()
-        self._segment_codec = _SEGMENTS  # `cluster` has compression switched off
+        self._segment_codec = _SEGMENTS  # `cluster` switched compression off
         self._parts: list[bytes] = []
         self._missing = 0
 
     def process_io_buffer(self) -> None:
-        """Pass on each message that is there.
+        """Pass on each complete message.
 
-        For each segment the driver (3.30) copies all that was read behind it. And where a read ends
-        within the header of a segment, it forgets what it has read of it, and the connection breaks
-        with "CRC mismatch" at whatever comes next.
+        For each segment the driver (3.30) copies all that was read behind it. And if a read ends
+        within the header of a segment, it forgets the part that it has read, and the connection
+        breaks with "CRC mismatch" at the next segment.
         """
         if not self._is_checksumming_enabled:
             super().process_io_buffer()
@@ -188,7 +189,7 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
             self._process_segments()
 
     def _process_segment_buffer(self) -> None:
-        """The driver's loop comes here if segments follow the answer that begins them."""
+        """Rewind the buffer; the driver's loop comes here if segments follow the first answer."""
         self._iobuf.seek(0)
 
     @defunct_on_error  # type: ignore[untyped-decorator]
@@ -214,14 +215,14 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
         self._io_buffer.reset_io_buffer()
 
     def _process_messages(self, payload: memoryview) -> None:
-        """Those of one segment, which is made of whole messages."""
+        """Process the messages of a self-contained segment."""
         while payload:
             header = _header(payload)
             self.process_msg(header, bytes(payload[_HEADER.size : header.end_pos]))
             payload = payload[header.end_pos :]
 
     def _process_long_message(self) -> None:
-        """The one message of segments that are no whole messages, if it is complete."""
+        """Process the message that the collected segments make, if it is complete."""
         if len(self._parts) == 1:
             self._missing = _header(self._parts[0]).end_pos
         self._missing -= len(self._parts[-1])
@@ -231,10 +232,10 @@ class Connection(DefaultConnection):  # type: ignore[misc]  # the driver has no 
 
 
 def _header(message: bytes | memoryview) -> _Frame:
-    """The header of a message, as `process_msg` takes it.
+    """Return the header of a message, in the form of `process_msg`.
 
     Raises:
-        ProtocolError: It cannot be one.
+        ProtocolError: It cannot be a header.
     """
     version, flags, stream, opcode, length = _HEADER.unpack_from(message)
     if length < 0:
@@ -253,8 +254,8 @@ def cluster(
     fold()
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(local),
-        # The driver never decides to send again: a CAS must not be, and we retry all else
-        # ourselves.
+        # The driver never decides to retry: a CAS must not be retried by it, and we retry all other
+        # statements ourselves.
         retry_policy=FallthroughRetryPolicy(),
         speculative_execution_policy=None,
         row_factory=rows_of,
@@ -273,18 +274,18 @@ def cluster(
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=options.connect_timeout_s,
         control_connection_timeout=options.connect_timeout_s,
-        # By default it gives a node up after 64 attempts, five minutes.
+        # By default the driver gives a node up after 64 attempts, five minutes.
         reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0, max_attempts=None),
         conviction_policy_factory=Convicted,
-        # Cassandra 4.0 and later; without it each connect tries higher versions and logs two
-        # warnings.
+        # This needs Cassandra 4.0 or later. Without it each connect tries higher versions and logs
+        # two warnings.
         protocol_version=ProtocolVersion.V5,
         connection_class=type("Connection", (Connection,), {"failures": {}}),
-        # What is long is compressed already. The driver would do it again wherever a package named
-        # lz4 happens to be installed.
+        # Large values are compressed already. The driver would compress them again wherever a
+        # package named lz4 happens to be installed.
         compression=False,
         application_name="cassieq_spark",
-        # The driver prepares our statements on each node when it meets it.
+        # The driver prepares our statements on each node that it meets.
         reprepare_on_up=True,
         executor_threads=2,
     )
@@ -293,7 +294,7 @@ def cluster(
 
 
 class _Session(Session):  # type: ignore[misc]  # the driver has no types
-    """The driver's session, which prepares a statement within the limits of whoever needs it.
+    """The driver's session, but it prepares a statement within its caller's limits.
 
     The driver (3.30) gives that request ten seconds, whatever the caller's limits are.
     """
@@ -302,17 +303,17 @@ class _Session(Session):  # type: ignore[misc]  # the driver has no types
 
     @property
     def default_timeout(self) -> float:
-        """The timeout of a request that has none of its own."""
+        """The timeout of a request without a timeout of its own."""
         return self.request_s()
 
 
 def with_limits(session: Session, request_s: Callable[[], float]) -> Session:
-    """Have a session prepare within limits.
+    """Make a session prepare statements within limits.
 
     Args:
         request_s: Returns the timeout of a request that begins now.
     """
-    session.__class__ = _Session  # the driver has no other place to name it
+    session.__class__ = _Session  # the driver offers no option for the class
     session.request_s = request_s
     return session
 
@@ -320,8 +321,8 @@ def with_limits(session: Session, request_s: Callable[[], float]) -> Session:
 def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:
     """Prepare a statement, with its consistency.
 
-    A failure is only raised: the driver would log it as an error with a traceback, too. For
-    `schema.apply` it is none, where the keyspace does not exist yet.
+    A failure is only raised: the driver would also log it as an error with a traceback. For
+    `schema.apply` it is not an error if the keyspace does not exist yet.
     """
     _preparing.here = True
     try:
@@ -340,10 +341,10 @@ def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedSt
 def request(
     prepared: PreparedStatement, rows: Sequence[tuple[Any, ...]]
 ) -> tuple[Any] | tuple[PreparedStatement, tuple[Any, ...]]:
-    """The first arguments of ``execute_async`` for a prepared write of rows of one partition.
+    """Return the first arguments of ``execute_async`` for a write of rows of one partition.
 
-    Several rows are a batch. It is one mutation, since all are in one partition, so it needs no
-    batch log, and Cassandra does not hold its size against it (CASSANDRA-10876; probed).
+    Several rows are a batch. It is one mutation, since all rows are in one partition, so it needs
+    no batch log, and Cassandra applies no batch size limit to it (CASSANDRA-10876; probed).
     """
     if len(rows) == 1:
         return prepared, rows[0]
@@ -355,7 +356,7 @@ def request(
 
 
 def rows_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Any]:
-    """Make rows like the driver's ``named_tuple_factory``, with one class for all like results.
+    """Make rows like the driver's ``named_tuple_factory``, with one class per set of columns.
 
     The driver makes a class for each result, which takes as long as the rows of a small read.
     """
@@ -365,12 +366,12 @@ def rows_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Any]:
 
 @lru_cache(maxsize=256)
 def _row_type(names: tuple[str, ...]) -> Any:
-    """A row class; the driver cleans names that Python does not take, such as ``system.now()``."""
+    """Make a row class; the driver cleans names that Python refuses, such as ``system.now()``."""
     return type(named_tuple_factory(names, [(None,) * len(names)])[0])
 
 
 def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
-    """SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
+    """Return SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
     login = options.login
     return login and PlainTextAuthProvider(login.username, login.password.reveal())
 

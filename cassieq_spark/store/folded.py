@@ -9,20 +9,20 @@ from typing import Final
 from cassieq_spark.log import get_logger
 
 EACH_S: Final = 1.0
-"""Of like records, one in this time is logged."""
+"""The time in which one of several like records is logged."""
 
 OUTAGE: Final = "statement_retried"
-"""The event of each try while nodes are away."""
+"""The event of each retry while nodes are away."""
 
 OF_DRIVER: Final = ("cassandra.cluster", "cassandra.connection", "cassandra.pool")
 
 
 class Folded(logging.Filter):
-    """Lets one of like records a second through; it says how many were left out before it.
+    """Passes one of several like records a second; it says how many were left out before it.
 
-    Like ones have the driver's same words, or are both about a statement that is sent again. Other
-    events of ours pass, and so does all that is below a warning. Where the logger has level DEBUG,
-    somebody looks for a cause, and everything passes.
+    Records are alike if they have the same text from the driver, or if both are about a statement
+    that is retried. Other events of ours pass, and so do records below a warning. If the logger has
+    level DEBUG, somebody looks for a cause, and everything passes.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Folded(logging.Filter):
         self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether to log a record, which gets the number of those left out."""
+        """Return whether to log a record; it gets the number of those left out."""
         name = getattr(record, "event", None)
         if (
             record.levelno < logging.WARNING
@@ -57,7 +57,7 @@ _folded: Final = Folded()
 
 
 def fold() -> None:
-    """Fold what the driver, and our logger of statements, say of an outage. Idempotent.
+    """Fold the records of the driver, and of our store logger, about an outage. Idempotent.
 
     These are filters: levels and handlers stay the program's.
     """

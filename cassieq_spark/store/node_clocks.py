@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 MOST_NODES: Final = 5
-"""The most nodes that are asked in a larger data centre: two of them may be wrong."""
+"""The most nodes to ask in a larger data centre: two of them may be wrong."""
 
 ANSWERS_WITHIN_S: Final = 1.0
-"""A node that takes longer counts as silent; a stopped node delays a measurement by this."""
+"""The time after which a node counts as silent; a stopped node delays a measurement by this."""
 
-# Unlike now(), it goes back when the node's clock is set back: a node's timeuuids only ascend, and
-# would stand still until the wrong time has come.
+# Unlike now(), this goes back when the node's clock is set back: a node's timeuuids only ascend,
+# and would stand still until the wrong time has come.
 _ASK: Final = "SELECT currentTimestamp() AS now FROM system.local"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HALF_A_STEP_US: Final = 500
-"""Nodes report whole milliseconds."""
+"""Half of the unit in which nodes report their time, whole milliseconds."""
 
 _logger = get_logger("store")
 
@@ -43,7 +43,7 @@ _logger = get_logger("store")
 class NodeClocks:
     """Asks several nodes for their own time; an `Ask`.
 
-    It always asks the same nodes, while they are up: so clients agree even where nodes do not.
+    It always asks the same nodes, while they are up, so clients agree even if nodes do not.
     """
 
     def __init__(self, session: Session, datacenter: str, check_open: Callable[[], None]) -> None:
@@ -64,7 +64,8 @@ class NodeClocks:
             node = str(host.address)
             sent_s = stopwatch()
 
-            # In the driver's own thread: this one may wait long for its turn on a busy machine.
+            # This runs in the driver's own thread: the present one may wait long for its turn on a
+            # busy machine.
             def note(rows: list[Any]) -> None:
                 back_s = stopwatch()
                 there_us = _us_of(rows[0].now) + _HALF_A_STEP_US
@@ -81,7 +82,7 @@ class NodeClocks:
         for host in hosts:
             ask(host)
         readings: dict[str, Reading] = {}
-        # The driver reports each answer and each timeout; but this client may be closed meanwhile.
+        # The driver reports each answer and each timeout, but the client may be closed meanwhile.
         with suppress(Empty):
             for _ in hosts:
                 told = answered.get(timeout=2 * ANSWERS_WITHIN_S)
@@ -100,7 +101,7 @@ class NodeClocks:
 
 
 def warn_of(wrong: Mapping[str, float]) -> None:
-    """Log and count which nodes' clocks are wrong: an operator has to set them."""
+    """Log and count the nodes whose clocks are wrong: an operator has to set them."""
     for node, ahead_s in wrong.items():
         metrics.NODE_CLOCKS_WRONG.inc(node)
         event(_logger, "node_clock_wrong", node=node, ahead_s=round(ahead_s, 3))
@@ -111,7 +112,7 @@ def _us_of(time: datetime) -> int:
 
 
 async def keep_time(clock: ref[ClusterClock], session: ref[CqlSession]) -> None:
-    """Measure the cluster's time again each minute, also of a client that does nothing (G6)."""
+    """Measure the cluster's time again each minute, even if the client does nothing (G6)."""
     while (of := session()) is not None and not of.is_closed:
         del of
         await asyncio.sleep(MEASURE_EVERY_S)

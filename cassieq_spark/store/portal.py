@@ -1,7 +1,7 @@
-"""`run` carries out the engine's coroutines for ordinary code: one event loop, in one thread.
+"""`run` carries out the engine's coroutines for blocking code: one event loop, in one thread.
 
-A process has one, begun by its first client. It ends with the process: what is under way then is
-what a kill would leave. A forked child begins its own.
+A process has one portal, which its first client starts. It ends with the process: work under way
+then is left as by a kill. A forked child starts its own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import asyncio
 import os
 import sys
 import threading
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar, copy_context
-from queue import SimpleQueue
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cassieq_spark import deferred
 from cassieq_spark.errors import UsageError
+from cassieq_spark.store.caller import Caller, Inbox, Waiter, present
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -29,15 +28,17 @@ _PATCHED: Final = (
     ("gevent.monkey", "is_module_patched", "threading"),
     ("eventlet.patcher", "is_monkey_patched", "thread"),
 )
-"""Who replaces threads, and how to ask whether that was done."""
+"""The packages that replace threads, each with the function that tells whether it has."""
 
 
 LEFT_S: Final = 2.0
-"""How long a client that is closed waits until what a Ctrl-C has left is handed back."""
+"""The time that a closing client waits until the results of departed callers are handed back."""
 
 
-class CallerLeft(BaseException):
-    """Ends work whose caller has left, as by a Ctrl-C, where it would go on for long."""
+BEGUN: Final = (
+    "[cassieq] {what} had begun when it was cancelled, and goes on to its end: what it was to do "
+    "may be done"
+)
 
 
 class Portal:
@@ -51,39 +52,46 @@ class Portal:
                     "Use it in a process that is not patched, or patch without threads"
                 )
         self.loop = asyncio.new_event_loop()
+        self._serves = True
         self._thread = threading.Thread(target=self._serve, name="cassieq-engine", daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still works."""
-        return self._thread.is_alive() and not sys.is_finalizing()
+        """Whether the thread still serves its loop.
+
+        The thread itself is not asked: a Ctrl-C in `Thread.is_alive` marks it as ended.
+        """
+        return self._serves and not sys.is_finalizing()
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread."""
+        """Whether the present thread is the portal's."""
         return threading.get_ident() == self._thread.ident
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         deferred.defer_here()
-        while True:
-            # A task that ends with one of these raises it here, too, as if it were the main
-            # thread's. Whoever waits for the task gets it, and the others go on.
-            with suppress(KeyboardInterrupt, SystemExit):
-                self.loop.run_forever()
-                return
+        try:
+            while True:
+                # A task that ends with one of these raises it here, too, as if this were the main
+                # thread. The task's caller gets it, and the other tasks go on.
+                with suppress(KeyboardInterrupt, SystemExit):
+                    self.loop.run_forever()
+                    return
+        finally:
+            self._serves = False
 
 
 _portal: Portal | None = None
 _lock = threading.Lock()
 _of_parents: Final[list[Portal]] = []
-"""Those of processes that this one was forked from. They must not even be closed: a child shares
-its parent's selector."""
+"""The portals of parent processes. They must not even be closed: a child shares its parent's
+selector."""
 
 
 def portal() -> Portal:
-    """The portal of this process.
+    """Return the portal of this process.
 
     Raises:
         UsageError: Its thread has ended, as at the end of the interpreter.
@@ -102,84 +110,112 @@ def portal() -> Portal:
 
 
 def is_here() -> bool:
-    """Whether this is the engine's own thread, where nothing may wait for the engine."""
+    """Whether this is the engine's own thread, in which nothing may wait for the engine."""
     return _portal is not None and _portal.is_here
 
 
-def run(
-    work: Coroutine[Any, Any, T], *, left: Callable[[T], Coroutine[Any, Any, object]] | None = None
-) -> T:
-    """Carry out a coroutine of the engine, in the caller's context; return what it returns.
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the engine, in the caller's context; return its result.
 
-    Args:
-        left: Called with its result if the caller has left meanwhile, as by a Ctrl-C: the work goes
-            on to its end.
+    It goes on to its end if the caller leaves, as by a Ctrl-C; see `if_left`.
 
     Raises:
         UsageError: This is the engine's own thread, which would wait for itself, or it has ended.
         BaseException: What the coroutine raises.
     """
-    inbox, future = _Inbox(), Future[T]()
+    caller = Inbox()
+    try:
+        _submit(work, caller)
+        caller.serve()
+        deferred.write_deferred()
+        return caller.result()  # type: ignore[no-any-return]  # of the coroutine
+    except BaseException:
+        _leave(work, caller)
+        raise
+
+
+async def asked(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine of the engine from a task of any other event loop, which goes on.
+
+    Raises:
+        UsageError, BaseException: As `run`.
+        CancelledError: The task was cancelled. The work goes on to its end; see `if_left`.
+    """
+    caller = Waiter()
+    try:
+        _submit(work, caller)
+        await caller.answered
+        deferred.write_deferred()
+        return caller.result()  # type: ignore[no-any-return]  # of the coroutine
+    except BaseException as error:
+        _leave(work, caller)
+        if isinstance(error, asyncio.CancelledError) and caller.hand_back is None:
+            error.add_note(BEGUN.format(what=getattr(work, "__name__", "what it began")))
+        raise
+
+
+_under_way: Final[set[asyncio.Task[Any]]] = set()
+"""The tasks under way: a loop has only weak references to tasks."""
+
+_finishing: Final[set[asyncio.Task[Any]]] = set()
+"""Those of them that hand a result back."""
+
+
+def _submit(work: Coroutine[Any, Any, Any], caller: Caller) -> None:
+    """Begin the work in the event loop, in the caller's context."""
     try:
         here = _elsewhere()
     except BaseException:
         work.close()
+        caller.has_failed = True
         raise
     context = copy_context()
-    context.run(_caller.set, inbox)
-    try:
-        here.loop.call_soon_threadsafe(_begin, work, future, inbox, context=context)
-        inbox.serve()
-        return future.result()
-    except BaseException:
-        inbox.close()
-        if not future.done() or future.exception() is None:
-            here.loop.call_soon_threadsafe(_leave, work, future, inbox, left)
-        raise
-    finally:
-        deferred.write_deferred()
+    context.run(present.set, caller)
+    here.loop.call_soon_threadsafe(_begin, work, caller, context=context)
 
 
-_under_way: Final[set[object]] = set()
-"""Tasks: a loop has only weak references to them."""
+def _begin(work: Coroutine[Any, Any, Any], caller: Caller) -> None:
+    caller.task = _task(work)
+    caller.task.add_done_callback(caller.end)
 
-_finishing: Final[set[Future[None]]] = set()
 
-
-def _begin(work: Coroutine[Any, Any, T], future: Future[T], inbox: _Inbox) -> None:
-    def end(task: asyncio.Task[T]) -> None:
-        _under_way.discard(task)
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is None:
-            future.set_result(task.result())
-        else:
-            future.set_exception(error)
-        inbox.put(None)
-
-    inbox.has_begun = True
+def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     task = asyncio.get_running_loop().create_task(work)
     _under_way.add(task)
-    task.add_done_callback(end)
+    task.add_done_callback(_under_way.discard)
+    return task
 
 
-def _leave(
-    work: Coroutine[Any, Any, T],
-    future: Future[T],
-    inbox: _Inbox,
-    left: Callable[[T], Coroutine[Any, Any, object]] | None,
-) -> None:
-    """Hand back what nobody takes any more; in the event loop, after `_begin`, if that came."""
-    if not inbox.has_begun:
+def _leave(work: Coroutine[Any, Any, Any], caller: Caller) -> None:
+    """Report that the caller has left, unless its work has failed."""
+    caller.is_open = False
+    if not caller.has_failed:
+        with suppress(RuntimeError, UsageError):  # the interpreter ends
+            portal().loop.call_soon_threadsafe(_end, work, caller)
+
+
+def _end(work: Coroutine[Any, Any, Any], caller: Caller) -> None:
+    """Hand back a result that nobody takes; in the event loop, after `_begin` if that came."""
+    if caller.task is None:
         work.close()
-    elif left is not None:
-        last: Future[None] = Future()
-        _finishing.add(last)
-        last.add_done_callback(_finishing.discard)
-        _begin(_handed_back(future, left), last, _Inbox())
+        return
+    for notice in list(caller.notices):
+        notice()
+    _finish(_handed_back(caller.task, caller))
 
 
-async def _handed_back(future: Future[T], left: Callable[[T], Coroutine[Any, Any, object]]) -> None:
-    await left(await asyncio.wrap_future(future))
+def _finish(work: Coroutine[Any, Any, Any]) -> None:
+    """Begin work that a client's close waits for."""
+    last = _task(work)
+    _finishing.add(last)
+    last.add_done_callback(_finishing.discard)
+
+
+async def _handed_back(task: asyncio.Task[Any], caller: Caller) -> None:
+    await asyncio.wait([task])
+    has_failed = task.cancelled() or task.exception() is not None
+    if not has_failed and caller.hand_back is not None:
+        await caller.hand_back(task.result())
 
 
 def _elsewhere() -> Portal:
@@ -193,126 +229,32 @@ def _elsewhere() -> Portal:
 
 
 def wait_for_what_was_left() -> None:
-    """Wait until what callers have left is handed back, `LEFT_S` at most."""
-    run(_nothing())  # what callers have left before this is known then
-    wait(list(_finishing), LEFT_S)
+    """Wait until the results of departed callers are handed back, `LEFT_S` at most."""
+    run(_all_handed_back())
 
 
-async def _nothing() -> None:
-    pass
+async def _all_handed_back() -> None:
+    if _finishing:
+        await asyncio.wait(_finishing, timeout=LEFT_S)
 
 
-class _Inbox:
-    """What a caller is to do in its own thread, while it waits for its work: see `outside`."""
+def start(work: Coroutine[Any, Any, Any], *, is_last: bool = False) -> None:
+    """Begin a coroutine of the engine, in the caller's context, without waiting for it.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self.is_open = True
-        self.has_begun = False
-
-    def put(self, work: Callable[[], object] | None) -> bool:
-        """Ask for something, or say that the caller waits no longer; False: it has left."""
-        with self._lock:
-            if self.is_open:
-                self._asked.put(work)
-            return self.is_open
-
-    def serve(self) -> None:
-        """Do what is asked for, until there is nothing more to wait for."""
-        while (work := self._asked.get()) is not None:
-            work()
-
-    def close(self) -> None:
-        """Leave; nobody does any more what is asked for and not done yet."""
-        with self._lock:
-            self.is_open = False
-
-
-_caller: ContextVar[_Inbox | None] = ContextVar("cassieq_caller", default=None)
-
-
-def check_caller() -> None:
-    """Raise CallerLeft if whoever called has left: for work that goes on for long."""
-    inbox = _caller.get()
-    if inbox is not None and not inbox.is_open:
-        raise CallerLeft
-
-
-async def outside(work: Callable[[], T]) -> T:
-    """Have a user's function called: in the thread that waits for this call, or in one of its own.
-
-    Never in the event loop: it may take its time, and may call this client.
-
-    Raises:
-        CallerLeft: Nobody waits for the call any more.
+    Args:
+        is_last: Whether a client that closes waits for it, as for what departed callers have left.
     """
-    inbox = _caller.get()
-    if inbox is None:
-        return await in_a_thread(work)
-    check_caller()
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
-    if not inbox.put(_telling(loop, answer, work)):
-        raise CallerLeft
-    return await _told(answer)
-
-
-async def in_a_thread(work: Callable[[], T]) -> T:
-    """Do what blocks in a thread, in the caller's context; what it raises comes out here.
-
-    In a daemon thread of its own: a pool takes nothing more when the main thread has ended, and
-    other threads of the program may still be at work then.
-    """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
-    do = _telling(loop, answer, work)
-    threading.Thread(
-        target=copy_context().run, args=(do,), name="cassieq-work", daemon=True
-    ).start()
-    return await _told(answer)
-
-
-def _telling(
-    loop: asyncio.AbstractEventLoop,
-    answer: asyncio.Future[tuple[T | None, BaseException | None]],
-    work: Callable[[], T],
-) -> Callable[[], None]:
-    def tell(found: tuple[T | None, BaseException | None]) -> None:
-        if not answer.done():
-            answer.set_result(found)
-
-    def do() -> None:
-        found: tuple[T | None, BaseException | None]
-        try:
-            found = work(), None
-        except BaseException as error:  # noqa: BLE001 - it comes out where it is waited for
-            found = None, error
-        loop.call_soon_threadsafe(tell, found)
-
-    return do
-
-
-async def _told(answer: asyncio.Future[tuple[T | None, BaseException | None]]) -> T:
-    found, error = await answer
-    if error is not None:
-        raise error
-    return found  # type: ignore[return-value]  # what the function has returned
-
-
-def start(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Begin a coroutine of the engine, in the caller's context, without waiting for it."""
     try:
         here = portal()
     except BaseException:
         work.close()
         raise
-    return asyncio.run_coroutine_threadsafe(work, here.loop)
+    here.loop.call_soon_threadsafe(_finish if is_last else _task, work)
 
 
 @contextmanager
 def entered(block: AbstractAsyncContextManager[T]) -> Iterator[T]:
-    """Work in a block of the engine. Each step of it has a context of its own."""
+    """Enter an asynchronous context manager of the engine. Each step has a context of its own."""
     inner = run(block.__aenter__())
     try:
         yield inner
@@ -324,20 +266,28 @@ def entered(block: AbstractAsyncContextManager[T]) -> Iterator[T]:
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """Iterate over what an asynchronous generator yields. Each step has a context of its own."""
-    is_over = False
-    try:
+    """Iterate over an asynchronous generator of the engine. Each step has a context of its own."""
+    with _closing(items), suppress(StopAsyncIteration):
         while True:
-            try:
-                yield run(_next(items))
-            except StopAsyncIteration:
-                is_over = True
-                return
+            yield run(_next(items))
+
+
+async def iterate_asked(items: AsyncIterator[T]) -> AsyncIterator[T]:
+    """Iterate as `iterate` does, for a task of any other event loop."""
+    with _closing(items), suppress(StopAsyncIteration):
+        while True:
+            yield await asked(_next(items))
+
+
+@contextmanager
+def _closing(items: AsyncIterator[object]) -> Iterator[None]:
+    try:
+        yield
     finally:
         close = getattr(items, "aclose", None)
-        if close is not None and not is_over:
+        if close is not None:
             with suppress(UsageError):
-                start(close())  # it may be the engine's own thread that finds nobody iterates
+                start(close())  # the engine's own thread may be the one that collects the iterator
 
 
 async def _next(items: AsyncIterator[T]) -> T:
@@ -345,9 +295,9 @@ async def _next(items: AsyncIterator[T]) -> T:
 
 
 def apart(work: Callable[[], object]) -> None:
-    """Do something that waits for the engine in a thread, where the engine's own thread asks.
+    """Run work that waits for the engine in a thread of its own, for the engine's own thread.
 
-    Garbage is collected by whichever thread comes to it.
+    Garbage is collected by any thread, the engine's too.
     """
     threading.Thread(target=Context().run, args=(work,), name="cassieq-work", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""A client works in the process that has opened it: a fork has its sockets, but not its threads."""
+"""Bind a client to the process that opened it: a fork has its sockets, but not its threads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from cassandra.cluster import Cluster
 
 clusters: Final[WeakSet[Cluster]] = WeakSet()
-"""Those of this process's clients. A forked child must not shut them down when it ends: the driver
-would wait for threads that are not there."""
+"""The clusters of this process's clients. A forked child must not shut them down when it ends:
+the driver would wait for threads that do not exist."""
 
 
 class Home(SystemClock):
-    """This machine's clock in the process that has opened a client.
+    """This machine's clock in the process that opened a client.
 
-    Whatever a client does asks it for the time. So each use in another process fails at once.
+    All that a client does asks it for the time. So each use in another process fails at once.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Home(SystemClock):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that has opened the client."""
+        """Whether this is the process that opened the client."""
         return os.getpid() == self._pid
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Create the keyspace, and check its replication against what was asked for and the nodes."""
+"""Create the keyspace, and check its replication against the request and the nodes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _EXAMPLE: Final = "For example, give {'class': 'NetworkTopologyStrategy', 'datac
 
 
 async def create_keyspace(session: CqlSession, given: object) -> None:
-    """Create the keyspace if it is missing; an existing one must have what was asked for.
+    """Create the keyspace if it is missing; an existing one must match the request.
 
     Args:
         given: A map as in CQL; None: one copy in this data centre, or what the keyspace has.
 
     Raises:
-        UsageError: It is no replication, names a data centre that does not exist, or asks for more
-            copies than the nodes can form a quorum of. Nothing was created.
-        ReplicationDiffers: The keyspace exists with another one. Nothing was changed.
+        UsageError: It is not a replication, names a data centre that does not exist, or asks for
+            more copies than the nodes can form a quorum of. Nothing was created.
+        ReplicationDiffers: The keyspace exists with another replication. Nothing was changed.
     """
     default: Asked = {"class": BY_DATACENTER, session.datacenter: 1}
     asked = default if given is None else _checked(given)
@@ -42,7 +42,7 @@ async def create_keyspace(session: CqlSession, given: object) -> None:
         await session.define(
             f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {_cql(asked)}"
         )
-        found = await _read(session)  # another client may have been faster
+        found = await _read(session)  # another client may have created it first
     if found is None:
         return
     if given is None:
@@ -60,7 +60,7 @@ async def create_keyspace(session: CqlSession, given: object) -> None:
 
 
 def has_one_copy(replication: Asked) -> bool:
-    """Whether the loss of one node would be the loss of messages."""
+    """Whether the loss of one node would lose messages."""
     copies = [str(value) for name, value in replication.items() if name != "class"]
     return all(one.isdecimal() for one in copies) and sum(map(int, copies)) == 1
 
@@ -104,7 +104,7 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
     if _class(asked) != BY_DATACENTER:
         return
     for datacenter, copies in _normal(asked, nodes).items():
-        if not copies.isdigit():  # the class, or transient replicas, which we leave to Cassandra
+        if not copies.isdigit():  # the class, or transient replicas, which Cassandra checks
             continue
         if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
             raise UsageError(
@@ -115,7 +115,7 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
 
 
 async def _read(session: CqlSession) -> dict[str, str] | None:
-    """Read the keyspace's replication; None: no keyspace has that name."""
+    """Read the keyspace's replication; None if no keyspace has that name."""
     row = await session.raw_one(
         "SELECT replication FROM system_schema.keyspaces "  # noqa: S608 - a checked name
         f"WHERE keyspace_name = '{session.keyspace}'"
@@ -124,7 +124,7 @@ async def _read(session: CqlSession) -> dict[str, str] | None:
 
 
 def _normal(replication: Asked, nodes: Mapping[str, int]) -> dict[str, str]:
-    """A replication as Cassandra stores it: the class's short name, each data centre by name."""
+    """Return a replication as Cassandra stores it: short class name, each data centre by name."""
     options = {
         name: str(int(value)) if str(value).isdecimal() else str(value)
         for name, value in replication.items()

@@ -1,4 +1,4 @@
-"""Say that a statement is sent again: why, how often it was sent, and when the next try is."""
+"""Report that a statement is retried: the cause, the number of sendings, and the next try."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waited:
-    """What was done for a statement until now.
+    """The time and the sendings that a statement took so far.
 
     Attributes:
-        seconds: Since it was first sent.
-        sent: How often it was sent.
+        seconds: The time since it was first sent.
+        sent: The number of sendings.
     """
 
     seconds: float
     sent: int
 
     def __str__(self) -> str:
-        """In words, for an error."""
+        """Describe it for an error."""
         times = "once" if self.sent == 1 else f"{self.sent} times"
         return f"{self.seconds:.1f} s, sent {times}"
 
 
 def pause_s(sent: int) -> float:
-    """How long `CqlSession.run` waits before it sends again: random, and longer each time."""
+    """Return the pause of `CqlSession.run` before it retries: random, and longer each time."""
     return min(_LONGEST_PAUSE_S, jitter(_FIRST_PAUSE_S, min(sent - 1, 6)))
 
 
 def tell(
     statement: Statement, error: BaseException | None, *, sent: int, pause_s: float, left_s: float
 ) -> None:
-    """Log that a statement is sent again.
+    """Log that a statement is retried.
 
     Args:
-        error: The driver's.
+        error: The driver's error.
         pause_s: The time until the next try.
         left_s: The time until the last one.
     """
@@ -67,7 +67,7 @@ def tell(
 
 
 def cause_of(error: BaseException | None) -> str:
-    """The driver's error in few words."""
+    """Describe the driver's error in few words."""
     if isinstance(error, NoHostAvailable):
         is_refused = any(isinstance(one, LoginRefused) for one in error.errors.values())
         return "the login is refused" if is_refused else "no node can be reached"

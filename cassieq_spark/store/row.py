@@ -1,10 +1,9 @@
-"""`Row` is one bucket row with those of a client who wait at it: see `store.rows`."""
+"""`Row` is one bucket row with the callers of one client that wait for it: see `store.rows`."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from contextvars import Context
 from copy import copy
 from functools import partial
 from math import inf
@@ -19,10 +18,11 @@ from cassieq_spark.model.rows.intents import Claimed, Moment, Turn
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.store.cas import Applied, Evicted
 from cassieq_spark.store.row_port import error_of, is_late_hint, race_pause_s
-from cassieq_spark.store.side_by_side import LEAST_S, present
+from cassieq_spark.store.side_by_side import LEAST_S, begin_for_all, present
+from cassieq_spark.store.timer import LONGEST_WAIT_S, Timer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.bucket import Bucket
@@ -35,21 +35,18 @@ if TYPE_CHECKING:
 _logger = get_logger("store")
 
 KEPT_BYTES: Final = 1 << 14
-"""Rows with more bytes of claims are not kept."""
+"""The most bytes of claims with which a row is kept."""
 
 STATEMENTS: Final = 3
-"""A change of a row is a read, its hints and a CAS: each has a block's limit for one statement."""
-
-LONGEST_WAIT_S: Final = 3_600.0
-"""No timer is set for longer; it is set again."""
+"""The statements of a row's change: a read, its hints and a CAS; each has a block's limit."""
 
 
 class Row:
-    """One row's writer, and those who wait there.
+    """One row's writer, and the callers that wait for it.
 
     Attributes:
-        users: Callers that are in it or come.
-        doubt: Why it is not known whether a CAS has taken effect.
+        users: The number of callers that use it or are about to.
+        doubt: The error of a CAS whose outcome is unknown.
     """
 
     def __init__(
@@ -68,7 +65,8 @@ class Row:
         self._withheld: dict[int, Answer] = {}
         self._company: dict[int, Company] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._new: list[events.Queued] = []
+        self._timer = Timer(session.clock, self._tick)
         self._last = 0
         self._size = 0
         self._failure: BaseException | None = None
@@ -77,21 +75,21 @@ class Row:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a rule has failed in it: it is of no more use."""
+        """Whether one of its rules has failed: then it is of no more use."""
         return self._failure is not None
 
     def left(self) -> Stored[Bucket] | None:
         """See `RowWriter.left`."""
         found: Any = self._writer.left(self._clock().now_us())
-        return found  # type: ignore[no-any-return]  # what was read is what comes out
+        return found  # type: ignore[no-any-return]  # the value that was read comes out
 
     def forget(self) -> None:
-        """Forget how it is, but not who changes it."""
+        """Forget the row's content, but not whether others change it."""
         self._writer.forget()
 
     @property
     def is_large(self) -> bool:
-        """Whether it is too large to be kept."""
+        """Whether the row is too large to be kept."""
         return self._size > KEPT_BYTES
 
     async def apply(
@@ -109,7 +107,7 @@ class Row:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Callable[[Stored[Bucket] | None], None]]:
-        """Send a statement of one's own in this block; call what is given with the row it left."""
+        """Send a statement of one's own in this block; give the row it left to what is yielded."""
         row: Stored[Bucket] | None = None
 
         def leave(now: Stored[Bucket] | None) -> None:
@@ -125,17 +123,18 @@ class Row:
             self._step(events.TurnOver(row=row))
 
     def _with(self, company: Company | None) -> int:
-        """Queue what is folded when the next intent comes."""
+        """Queue the intent that is folded when the next one comes."""
         if company is None:
             return 0
         self._last += 1
         self._company[self._last] = company
-        self._step(
+        self._queue(
             events.Queued(
                 ticket=self._last,
                 intent=company.intent,
                 deadline_s=self._deadline_s(),
                 company_until_s=inf,
+                more_come=True,
             )
         )
         return self._last
@@ -147,7 +146,7 @@ class Row:
             self._step(events.Left(ticket=ticket))
 
     def _deadline_s(self) -> float:
-        """Until when a caller waits: a change of a row is three statements at most."""
+        """Return until when a caller waits: a change of a row is three statements at most."""
         now, limits = self._session.clock.monotonic(), present()
         block_s = max(LEAST_S, min(limits.until - now, STATEMENTS * limits.each_s))
         return now + min(block_s, limits.of_call_s)
@@ -155,13 +154,19 @@ class Row:
     async def _answered(
         self, intent: Intent, known: Stored[Bucket] | None
     ) -> Answer | events.Granted:
-        """Queue an intent; return its answer, or that it was not sent until its caller's limit."""
+        """Queue an intent; return its answer, or that it was not sent within its caller's limit."""
         self._last += 1
         ticket, deadline_s = self._last, self._deadline_s()
         answer = self._callers[ticket] = asyncio.get_running_loop().create_future()
         try:
-            self._step(
-                events.Queued(ticket=ticket, intent=intent, deadline_s=deadline_s, known=known)
+            self._queue(
+                events.Queued(
+                    ticket=ticket,
+                    intent=intent,
+                    deadline_s=deadline_s,
+                    known=known,
+                    more_come=True,
+                )
             )
             with present().waiting():
                 while not answer.done():
@@ -177,7 +182,7 @@ class Row:
         return answer.result()  # type: ignore[no-any-return]  # which mypy loses in the loop
 
     def _end(self, ticket: int, answer: asyncio.Future[Answer | events.Granted]) -> None:
-        """Its caller waits no longer."""
+        """End the wait of a caller."""
         self._step(events.Tick())
         if answer.done():
             return
@@ -188,13 +193,13 @@ class Row:
         self._step(events.Left(ticket=ticket))
 
     async def _carry_out(self, output: Output) -> None:
-        """Do one thing that the writer asks for, and tell it what came out."""
+        """Carry out one output of the writer, and report the outcome to it."""
         if isinstance(output, events.WriteHints):
             for ticket in list(self._company):
                 self._give_back(ticket)  # acks do not wait for a claim's hint
         try:
             ended = await self._carried_out(output)
-        except BaseException as error:  # noqa: BLE001 - those who wait hear it
+        except BaseException as error:  # noqa: BLE001 - the waiting callers get it
             self._fail(error)
         else:
             self._step(ended)
@@ -217,7 +222,7 @@ class Row:
             case events.SendCas():
                 return await self._sent(output)
             case events.Pause(attempt=attempt):
-                if self._callers:  # else nobody is there to be kept from trying again
+                if self._callers:  # otherwise there is no caller to keep from retrying
                     await session.clock.sleep(race_pause_s(attempt))
                 return events.PauseOver()
         raise TypeError(f"{output} is nothing to do")
@@ -241,12 +246,20 @@ class Row:
             fate = Fate.EVICTED
         return events.CasEnded(fate=fate, now=outcome.now)
 
+    def _queue(self, event: events.Queued) -> None:
+        """Let it go with all that comes in this turn of the loop: many calls begin in one."""
+        if not self._new:
+            asyncio.get_running_loop().call_soon(self._tick)
+        self._new.append(event)
+
     def _step(self, event: Event) -> None:
-        """Tell the writer, hand out its answers, and begin what it asks for."""
+        """Pass an event to the writer, hand out its answers, and begin its outputs."""
         if self._failure is not None:
             return
+        new, self._new = self._new, []
         try:
-            outputs = self._writer.step(event, self._moment())
+            moment = self._moment()
+            outputs = [one for told in (*new, event) for one in self._writer.step(told, moment)]
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
             return
@@ -254,16 +267,16 @@ class Row:
         late = [one for one in outputs if is_late_hint(one)]
         for output in outputs:
             if output not in late and not isinstance(output, events.Answer | events.Granted):
-                self._begin(self._carry_out(output))
-        self._set_timer()
+                begin_for_all(self._carry_out(output), self._tasks)
+        self._timer.set(self._writer.wake_at_s if self._callers else inf)
         held = [one for one in answers if late and isinstance(one, events.Answer)]
         self._hand_out(one for one in answers if one not in held)
         if late:
             self._withheld.update({one.ticket: one for one in held})
-            self._begin(self._after(late, held))
+            begin_for_all(self._after(late, held), self._tasks)
 
     def _fail(self, error: BaseException) -> None:
-        """A rule has failed, or whatever should not have: whoever waits hears it."""
+        """Fail all waiting callers: a rule, or something that should never fail, has failed."""
         self._failure = error
         for waiting in self._callers.values():
             if not waiting.done():
@@ -290,25 +303,7 @@ class Row:
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin something for all who wait: under the limits of none of them."""
-        task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _set_timer(self) -> None:
-        """Wake the writer up when it wants to be."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        at_s = self._writer.wake_at_s
-        if at_s < inf and self._callers:
-            left_s = max(0.0, at_s - self._session.clock.monotonic())
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(min(left_s, LONGEST_WAIT_S), self._tick)
-
     def _tick(self) -> None:
-        self._timer = None
         self._step(events.Tick())
 
     def _moment(self) -> Moment:
@@ -323,7 +318,7 @@ class Row:
 
 
 def _tell(company: Company, answer: Answer | None) -> None:
-    """Tell company what has become of it; what fails there is not the row's."""
+    """Tell company its outcome; an error there is not the row's."""
     try:
         company.tell(answer)
     except Exception:

@@ -1,9 +1,9 @@
 """`Rows` changes bucket rows: tasks around one `RowWriter` for each row (ADR 39).
 
-    a caller queues what it wants  ->  a task does what the writer asks for  ->  its answer
+    a caller queues an intent  ->  a task carries out the writer's outputs  ->  the answer
 
-A task reads the row, writes hints, sends the CAS, or pauses; no caller's limit ends it. What comes
-meanwhile is folded into the next CAS. Holds I2, I3, I4.
+A task reads the row, writes hints, sends the CAS, or pauses; no caller's limit ends it. Intents
+that come meanwhile are folded into the next CAS. Holds I2, I3, I4.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     Key = tuple[LaneId, BucketNo]
 
 KEPT_ROWS: Final = 64
-"""How many rows are kept as the last CAS has left them: what a program holds at a time is mostly in
-one or two buckets."""
+"""The number of rows that are kept as the last CAS left them: a program's leases at a time are
+mostly in one or two buckets."""
 
 KEPT_WRITERS: Final = 1_024
-"""Of how many rows it is remembered whether others change them."""
+"""The most rows whose writers are kept, which know whether others change the row."""
 
 
 class Rows:
-    """The writers of the rows that one client changes, of all its lanes."""
+    """The writers of the rows that one client changes, in all lanes."""
 
     def __init__(self, session: CqlSession, sender: CasSender, clock: Callable[[], Clock]) -> None:
         self._session = session
@@ -51,24 +51,24 @@ class Rows:
         self._offers: dict[Key, Callable[[], Company | None]] = {}
 
     def offer(self, key: Key, company: Callable[[], Company | None]) -> None:
-        """Let ``company`` be asked once for what can go with the next change of a row."""
+        """Register ``company``, which is asked once for an intent to join the row's next change."""
         self._offers[key] = company
 
     def left(self, key: Key) -> Stored[Bucket] | None:
-        """The row as this client has left it, if nobody else seems to change it."""
+        """Return the row as this client left it, if no other client seems to change it."""
         row = self._rows.get(key)
         return None if row is None else row.left()
 
     async def apply(
         self, key: Key, port: Port, intent: Intent, known: Stored[Bucket] | None = None
     ) -> tuple[Answer, CassieqError | None]:
-        """Change a row as soon as its turn comes, with whatever else is to be changed there.
+        """Change a row as soon as its turn comes, together with other intents for it.
 
         Args:
-            known: The row as the caller has just read it, or as `left` says.
+            known: The row as the caller has just read it, or as `left` returned it.
 
         Returns:
-            The answer, and why it is none.
+            The answer, and the error if it has no result.
         """
         with self._session.call() as call, self._using(key, port) as row:
             offered = self._offers.pop(key, None)
@@ -86,7 +86,7 @@ class Rows:
         """See `Row.turn`.
 
         Raises:
-            StoreTimeout: Other calls of this client are at the row, and not answered.
+            StoreTimeout: Other calls of this client use the row, and were not answered in time.
         """
         with self._session.call(), self._using(key, port) as row:
             async with row.turn() as leave:
@@ -94,7 +94,7 @@ class Rows:
 
     @contextmanager
     def _using(self, key: Key, port: Port) -> Iterator[Row]:
-        self._clock().now_us()  # it may be unknown
+        self._clock().now_us()  # raises if the time is unknown
         row = self._rows.get(key)
         if row is None or row.is_broken:
             row = self._rows[key] = Row(self._session, self._sender, self._clock, port)

@@ -1,4 +1,4 @@
-"""Create and check the versioned schema (design 2); each table says why it has its settings."""
+"""Create and check the versioned schema; each table says why it has its settings."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SCHEMA_VERSION: Final = 1
 _VERSION_KEY: Final = "schema_version"
 _DAY_US: Final = 86_400_000_000
 
-# What a late or resurrected write can bring back is below the repair pointer and inert (G5), so
-# tombstones need to outlive a hint window (3 h), not Cassandra's usual ten days.
+# Late or resurrected writes land below the repair pointer, where they are inert (G5). So tombstones
+# need to outlive a hint window (3 h), not Cassandra's usual ten days.
 _GC_GRACE: Final = "gc_grace_seconds = 86400"
 
-# A QUORUM read must be sticky: what one reader saw, each later one sees. It is Cassandra's default;
-# it is spelled out because acknowledged puts are lost without it [P20].
+# A QUORUM read must be sticky: a write that one reader saw, each later one sees. This is
+# Cassandra's default. It is spelled out because acknowledged puts are lost without it [P20].
 _STICKY: Final = "read_repair = 'BLOCKING'"
 
-# Unified compaction in its levelled form: small rows that CAS overwrites over and over and that are
-# read by key: few sstables per read matter more than write amplification on a few bytes.
+# Unified compaction in its levelled form. CAS overwrites these small rows over and over, and they
+# are read by key: few sstables per read matter more than write amplification on a few bytes.
 _SMALL_ROWS: Final = (
     "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'L10'}"
 )
 
-# Unified compaction in its tiered form: written once, read once, dropped by partition: compacting
-# often is wasted work. Time windows are wrong here: drops land in newer windows than the data they
-# delete, and its space would never be freed [P27].
+# Unified compaction in its tiered form. These rows are written once, read once, and dropped by
+# partition: frequent compaction is wasted work. Time windows are wrong here: drops land in newer
+# windows than the data they delete, and its space would never be freed [P27].
 _WRITE_ONCE: Final = (
     "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
 )
@@ -69,7 +69,7 @@ TABLES: Final[dict[str, str]] = {
     "leader": f"""(
         name text PRIMARY KEY, holder uuid, since_us bigint
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # A table of its own for keys: a request names its key, and not its account.
+    # Keys have a table of their own: a request names its key, and not its account.
     "account": f"""(
         name text PRIMARY KEY, account_id uuid, status text, key_ids frozen<list<text>>,
         created_us bigint, {_VERSIONED}
@@ -78,7 +78,7 @@ TABLES: Final[dict[str, str]] = {
         key_id text PRIMARY KEY, account text, account_id uuid, secret blob, grants text,
         is_disabled boolean, created_us bigint, {_VERSIONED}
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # One partition a key: the first to put it wins, and nobody else waits for that.
+    # Each key has a partition: the first to put it wins, and nobody else waits for that.
     "dedup": f"""(
         lane uuid, key blob, at_lane uuid, bucket bigint, first int, message_id uuid,
         put_us bigint, {_VERSIONED},
@@ -100,17 +100,18 @@ TABLES: Final[dict[str, str]] = {
         PRIMARY KEY (sink_id, list_id, part)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
     # No LWT, DELETE, TTL or initial insert, ever: each would write with a clock's timestamp, and no
-    # value could win against it again (G4) [P19]. One partition a lane: one read gets all three.
+    # value could win against it again (G4) [P19]. Each lane has one partition: one read gets all
+    # pointers.
     "pointer": f"""(
         lane uuid, kind text, value bigint, PRIMARY KEY (lane, kind)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # Which due lanes a queue has; ``lane`` is its first. A partition holds one year, and a
-    # slice begins above what was deleted [U16].
+    # The due lanes of a queue; ``lane`` is its first lane. A partition holds one year, and a slice
+    # begins above what was deleted [U16].
     "schedule": f"""(
         lane uuid, year int, period bigint, priority int,
         PRIMARY KEY ((lane, year), period, priority)
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # What is left of a bucket whose messages had keys, when it is dropped.
+    # The manifest of a dropped bucket whose messages had keys.
     "kept": f"""(
         lane uuid, bucket bigint, manifest blob, PRIMARY KEY ((lane, bucket))
     ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
@@ -177,8 +178,8 @@ async def check(session: CqlSession) -> None:
 
 
 async def read_version(session: CqlSession) -> int | None:
-    """Read the recorded schema version; None before the first `apply` has ended."""
-    # It never changes: if this data centre has it, no other needs to be up.
+    """Read the recorded schema version; None until the first `apply` has ended."""
+    # The version never changes: if this data centre has it, no other needs to be up.
     with session.within(session.left_s()):
         rows = await session.attempt(statements.FIND_META, (_VERSION_KEY,))
         if not rows or rows[0].value is None:
@@ -209,7 +210,7 @@ def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:
 
 
 async def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None:
-    """Write with each kind of timestamp the protocol uses and read it back [R23].
+    """Write with each kind of timestamp that the protocol uses, and read it back [R23].
 
     The largest is that of a deleted queue's pointer; a drop writes one day ahead.
     """

@@ -27,10 +27,10 @@ class Sent:
     """A statement that `CqlSession.start` has sent.
 
     Attributes:
-        began_s: When it was sent, by the monotonic clock.
-        limits: Those of the block that it was sent in.
+        began_s: The monotonic time at which it was sent.
+        limits: The limits of the block in which it was sent.
         answer: The rows, or the driver's error.
-        failed_s: When it went unanswered.
+        failed_s: The monotonic time at which it failed without an answer.
     """
 
     statement: Statement
@@ -41,20 +41,20 @@ class Sent:
     failed_s: float | None = None
 
     def note_failure(self, now: float) -> None:
-        """It went unanswered now."""
+        """Note that it failed without an answer."""
         self.failed_s = now
 
     def wait_again(self, now: float) -> None:
-        """Count from now on again, as nobody waited since it went unanswered."""
+        """Resume the count of time, as nobody waited since the failure."""
         if self.failed_s is not None:
             self.began_s += now - self.failed_s
             self.failed_s = now
 
     def ends_s(self, most_s: float, now: float) -> float:
-        """When it is not sent again any more, by the monotonic clock.
+        """Return the monotonic time after which it is not retried.
 
         Args:
-            most_s: The longest time that it is sent again, without its block's limits.
+            most_s: The longest time of its retries, without its block's limits.
         """
         its_own = self.began_s + min(most_s, self.limits.of_block_s(self.began_s))
         return min(its_own, now + self.limits.of_call_s)

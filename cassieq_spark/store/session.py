@@ -1,7 +1,7 @@
 """Run statements on one Cassandra session: prepared, with their consistency, bounded retries.
 
-Every statement of the package goes through `CqlSession`; nothing raw of the driver leaves it except
-what `store/cas.py` settles.
+Every statement of the package goes through `CqlSession`. No raw result or error of the driver
+leaves it except for `store/cas.py`, which settles them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
-from cassieq_spark.store import driver, portal, retries, side_by_side, tls
+from cassieq_spark.store import caller, driver, portal, retries, side_by_side, tls
 from cassieq_spark.store.bridge import Bridge, spawn
 from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
 from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
@@ -56,13 +56,14 @@ class CqlSession:
     It does not pickle or survive a fork.
 
     Attributes:
-        home: The process that has connected.
-        client_id: Names this session in the tags of its CASes (G2); fresh with each session.
+        home: The process that connected.
+        client_id: Names this session in the tags of its CASes (G2); new with each session.
         node_clocks: Asks the nodes for their time.
         clock: Cluster time, measured by the nodes' clocks (G6).
         counts: Statements sent, by name.
+        looks: The scans of programs' gets, with places of their own: each needs some of `map`'s.
         is_closed: Whether `close` was called.
-        patience_s: How much longer than `DEADLINE_S` a statement is sent again (`store.shared`),
+        patience_s: How much longer than `DEADLINE_S` a statement is retried (`store.shared`),
             unless `within` says otherwise.
     """
 
@@ -70,12 +71,12 @@ class CqlSession:
         """Connect.
 
         Raises:
-            OptionInvalid: A certificate or key file cannot be used; it says which.
-            StoreUnavailable: Nothing answers at the contact points; it names them, and the host
+            OptionInvalid: A certificate or key file cannot be used; the error names it.
+            StoreUnavailable: No node answers at the contact points; the error names them, and host
                 names without an address.
-            AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
-            TlsFailed: We refuse a node's certificate, or it refuses ours.
-            UsageError: The cluster has no data centre of that name; it says which it has.
+            AuthenticationRefused: The nodes ask for a login, or refuse the given one.
+            TlsFailed: This client refuses a node's certificate, or a node refuses the client's.
+            UsageError: The cluster has no data centre of that name; the error lists its own.
         """
         self.options = options
         self.keyspace = options.keyspace
@@ -87,7 +88,7 @@ class CqlSession:
         self.home = clock = Home()
         made, began_s = None, clock.monotonic()
         try:
-            # It looks host names up, too, and fails if none of them has an address.
+            # This looks host names up, too, and fails if none of them has an address.
             self._cluster = made = driver.cluster(options, self._local, context)
             self._session = driver.with_limits(made.connect(), self._request_s)
         except DRIVER_ERRORS as error:
@@ -97,12 +98,13 @@ class CqlSession:
                 # With a wrong data centre the driver finds nodes, but none that it may talk to.
                 self._check_datacenter()
             raise why_unconnected(error, options, context, waited_s) from error
-        # The server's clock orders plain writes: a client's could be minutes off [R9]. Pointers
-        # carry their value as timestamp by hand (G4).
+        # The server's clock orders plain writes: a client's clock could be minutes off [R9].
+        # Pointers carry their value as the timestamp (G4).
         self._session.use_client_timestamp = False
         self._failures = self._cluster.connection_class.failures
         self.datacenter = self._check_datacenter()
         self._side_by_side = SideBySide(clock.monotonic)
+        self.looks = SideBySide(clock.monotonic)
         self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
         self.clock = ClusterClock(
             clock,
@@ -129,7 +131,7 @@ class CqlSession:
             raise
 
     async def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
-        """Run a read or an idempotent write, again if it was not answered, until the deadline.
+        """Run a read or an idempotent write; retry it until the deadline if it was not answered.
 
         Raises:
             StoreTimeout: Not answered in time; a write may have been stored.
@@ -141,11 +143,11 @@ class CqlSession:
         return await self._until_answered(self._sent(statement, params), times=0)
 
     async def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
-        """The first row of `run`, None if there is none."""
+        """Return the first row of `run`, or None if there is none."""
         return next(iter(await self.run(statement, params)), None)
 
     async def attempt(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any] | None:
-        """Run a read once; None if it was not answered: the caller can ask elsewhere instead.
+        """Run a read once; return None if it was not answered: the caller can ask elsewhere.
 
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
@@ -154,7 +156,7 @@ class CqlSession:
         return None if isinstance(rows, StoreError) else rows
 
     async def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
-        """Send a statement once and let the driver's own error out: for `store/cas.py` alone."""
+        """Send a statement once and raise the driver's own error: for `store/cas.py` alone."""
         answer = await self._bridge.send(statement, [tuple(params)])
         if isinstance(answer, BaseException):
             raise answer
@@ -162,14 +164,14 @@ class CqlSession:
 
     @property
     def refusal(self) -> CassieqError | None:
-        """Why nodes refuse this client's login or its TLS; None: a node is connected, or silent."""
+        """The reason why nodes refuse this client; None: one is connected, or none answers."""
         is_connected = any(pool.open_count for pool in self._session.get_pools())
         return None if is_connected else why_shut_out(self._failures, self.options)
 
     def translated(
         self, error: BaseException, name: str, waited: retries.Waited | None = None
     ) -> CassieqError:
-        """The error that a caller sees."""
+        """Return the error that a caller sees."""
         return translate(error, name, self.options, self._failures, waited)
 
     def start(self, statement: Statement, params: Sequence[Any]) -> Sent:
@@ -177,9 +179,9 @@ class CqlSession:
         return self.start_together(statement, [params])[0]
 
     def start_together(self, statement: Statement, rows: Sequence[Sequence[Any]]) -> Sequence[Sent]:
-        """As `start`, of writes into one partition, in one request: all of them are stored or none.
+        """Send writes into one partition in one request: all of them are stored, or none.
 
-        Each is finished by itself, and sent again by itself if that was not answered.
+        Each is finished by itself, and retried by itself if the request was not answered.
         """
         if self._bridge.interceptor is not None and len(rows) > 1:
             return [self.start(statement, params) for params in rows]
@@ -197,10 +199,10 @@ class CqlSession:
         return together
 
     async def finish(self, sent: Sent) -> list[Any]:
-        """Wait for what `start` sent; if it was not answered, go on as `run` does.
+        """Wait for a statement that `start` sent; if it was not answered, retry as `run` does.
 
-        What the first sending took is part of its limits, but not for how long nobody waited: a
-        caller may have been at work for minutes.
+        The first sending counts towards its limits, but not the time while nobody waited: a caller
+        may have been at work for minutes.
 
         Raises:
             StoreTimeout, StoreUnavailable, SchemaMissing: See `run`.
@@ -216,7 +218,7 @@ class CqlSession:
         return await self._until_answered(sent, times=1)
 
     async def answer(self, sent: Sent) -> list[Any] | StoreError:
-        """Wait for what `start` sent; return the error if it was not answered.
+        """Wait for a statement that `start` sent; return the error if it was not answered.
 
         Raises:
             SchemaMissing: The keyspace or its tables do not exist.
@@ -233,10 +235,10 @@ class CqlSession:
         return list(answer)
 
     async def map(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
-        """Run ``work`` for every item, up to 16 at once; results in order.
+        """Run ``work`` for every item, up to 16 at once; return the results in order.
 
         An item that waits for more than half a second no longer counts among the 16. After the
-        first error nothing more is begun; it is raised when what was under way has ended, so that
+        first error no more items begin. It is raised when all items under way have ended, so that
         none goes on unseen and no caller waits for more than one deadline.
         """
         self._check_open()
@@ -245,7 +247,7 @@ class CqlSession:
     async def each(
         self, work: Callable[[T], Awaitable[R]], items: Iterable[T]
     ) -> list[R | CassieqError]:
-        """As `map`, but an error is the result of its own item: all others are carried out [T5]."""
+        """Run ``work`` as `map` does; an item's error is its result, and all others run [T5]."""
         self._check_open()
         return await self._side_by_side.each(work, items)
 
@@ -254,16 +256,11 @@ class CqlSession:
         self._check_open()
         return self._side_by_side.begin(work, item)
 
-    async def begin_each(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> None:
-        """As `begin`, for several items, from ordinary code."""
-        for item in items:
-            self.begin(work, item)
-
     @contextmanager
     def within(self, seconds: float = inf, *, each_s: float = inf) -> Iterator[None]:
-        """Send nothing again after so many seconds, in this block and in what it begins (ADR 21).
+        """Retry nothing after ``seconds``, in this block and in all that it begins (ADR 21).
 
-        A statement that is not answered by then raises what it raises at its deadline: a CAS is
+        A statement that is not answered by then raises the error of its deadline: a CAS is
         ambiguous.
 
         Args:
@@ -273,11 +270,11 @@ class CqlSession:
             yield
 
     def call(self) -> AbstractContextManager[Call]:
-        """Work as one call of the client: it ends in time, whoever it has to wait for."""
+        """Work as one call of the client: it ends in time, whatever it has to wait for."""
         return side_by_side.one_call(self._most_s() + AFTERWARDS_S)
 
     def left_s(self, at_most_s: float | None = None) -> float:
-        """How long a statement that begins now is sent again, in seconds.
+        """Return for how long a statement that begins now is retried, in seconds.
 
         Args:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
@@ -288,28 +285,28 @@ class CqlSession:
         """Run one schema statement and wait until all nodes agree.
 
         Raises:
-            StoreUnavailable: Nobody answered in time.
+            StoreUnavailable: No node answered in time.
             UsageError: The cluster refuses it.
         """
         await self._executed("define", ddl, timeout=DEADLINE_S)
 
     async def raw_one(self, cql: str) -> Any | None:
-        """The first row of a plain read of the cluster's own tables."""
+        """Return the first row of a plain read of the cluster's own tables."""
         return (await self._executed("raw_one", cql)).one()
 
     async def _executed(self, name: str, cql: str, **more: float) -> Any:
         try:
-            return await portal.in_a_thread(partial(self._session.execute, cql, **more))
+            return await caller.in_a_thread(partial(self._session.execute, cql, **more))
         except DRIVER_ERRORS as error:
             raise self.translated(error, name) from error
 
     def nodes(self) -> Counter[str]:
-        """How many nodes each data centre of the cluster has, up or not."""
+        """Return how many nodes each data centre of the cluster has, up or not."""
         known = (host.datacenter for host in self._cluster.metadata.all_hosts())
         return Counter(name for name in known if name)
 
     async def prepare(self, statement: Statement) -> PreparedStatement:
-        """The prepared form, which carries both consistencies (G1) [P20]."""
+        """Return the prepared form, which carries both consistencies (G1) [P20]."""
         return await self._bridge.prepare(statement)
 
     interceptor = property(
@@ -319,17 +316,19 @@ class CqlSession:
     )
 
     def close(self) -> None:
-        """Disconnect. Idempotent; nothing happens in a forked child."""
+        """Disconnect. Idempotent; does nothing in a forked child."""
         if not self.home.is_here:
             return
         if portal.is_here():
             portal.apart(self.close)
             return
-        self.is_closed = True
         try:
             portal.wait_for_what_was_left()
+            self.is_closed = True
             portal.run(self._side_by_side.close())
+            portal.run(self.looks.close())
         finally:
+            self.is_closed = True
             self._cluster.shutdown()
 
     def __enter__(self) -> Self:
@@ -372,7 +371,7 @@ class CqlSession:
             while True:
                 times += 1
                 metrics.RETRIES.inc(times > 1)
-                # The limit is for all sendings together: the last one has the rest of it.
+                # The limit is for all sendings together: the last one may take the rest of it.
                 with side_by_side.limited(ends_s, inf):
                     answer = await self._bridge.send(statement, [sent.params])
                 if not isinstance(answer, BaseException):
@@ -392,7 +391,7 @@ class CqlSession:
         return self.translated(error, sent.statement.name, waited)
 
     def _request_s(self) -> float:
-        """The timeout of one request."""
+        """Return the timeout of one request."""
         return min(driver.REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
 
     def _check_datacenter(self) -> str:

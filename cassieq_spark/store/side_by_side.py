@@ -1,11 +1,11 @@
-"""Work for many keys at once, so that one without an answer holds up no other (ADR 21)."""
+"""Work for many keys at once, so that one without an answer delays no other (ADR 21)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,18 +29,18 @@ WIDTH: Final = 16
 """The most items under way at once, without those that wait for a silent key."""
 
 SLOW_S: Final = 0.5
-"""An item that takes longer than this waits for a key that does not answer. It goes on, and the
-next item begins in its place."""
+"""The time after which an item counts as waiting for a silent key. It goes on, and the next item
+begins in its place."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class _Places:
+class Places:
     """A number of places; one that is held for longer than `SLOW_S` becomes free again.
 
-    Accounts have their turns (`Lines`), and first come, first served in each: a call that begins
-    many items, one after the other, waits for each as long as any other does.
+    Accounts take turns (`Lines`), first come, first served in each. A call that begins many items,
+    one after the other, waits for each as long as any other call does.
     """
 
     def __init__(self, width: int, monotonic: Callable[[], float]) -> None:
@@ -50,11 +50,16 @@ class _Places:
         self._taken: deque[_Place] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, account: str | None) -> _Place:
-        """Wait for a place; return what `leave` needs."""
+    def take_free(self, account: str | None) -> _Place | None:
+        """Take a place if one is free and nobody waits for it; return the argument of `leave`."""
         self._serve()
-        if self._is_free(account) and not self._lines.waits(account):
-            return self._place()
+        is_free = self._is_free(account) and not self._lines.waits(account)
+        return self._place() if is_free else None
+
+    async def take(self, account: str | None) -> _Place:
+        """Wait for a place; return the argument of `leave`."""
+        if (place := self.take_free(account)) is not None:
+            return place
         turn: asyncio.Future[_Place] = asyncio.get_running_loop().create_future()
         self._lines.add(account, turn)
         self._serve()
@@ -62,13 +67,13 @@ class _Places:
 
     def leave(self, mine: _Place) -> None:
         """Give the place back."""
-        # It may have become free already.
+        # The place may have become free already.
         with suppress(ValueError):
             self._taken.remove(mine)
         self._serve()
 
     def _serve(self) -> None:
-        """Give places to those whose turn it is, now and when the next one becomes free."""
+        """Give places to the next waiters, now and when the next place becomes free."""
         while found := self._lines.next(self._is_free):
             if not found[1].done():
                 found[1].set_result(self._place())
@@ -88,7 +93,7 @@ class _Places:
         return self._left_s() == 0
 
     def _left_s(self) -> float:
-        """The time until a place becomes free by itself; 0: one is free."""
+        """Return the time until a place becomes free by itself; 0 if one is free."""
         now = self._monotonic()
         while self._taken and now - self._taken[0].since_s >= SLOW_S:
             self._taken.popleft()
@@ -97,7 +102,7 @@ class _Places:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A place of an item that is under way."""
+    """The place of an item under way."""
 
     since_s: float
 
@@ -106,7 +111,7 @@ class SideBySide:
     """One session's work for many keys at once, as tasks of its event loop."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._places = _Places(WIDTH, monotonic)
+        self._places = Places(WIDTH, monotonic)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
@@ -159,7 +164,7 @@ class SideBySide:
         return await self.map(kept, items)
 
     async def close(self) -> None:
-        """Return when all that was begun has ended."""
+        """Return when all items begun have ended."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -178,8 +183,19 @@ class SideBySide:
         return task
 
 
+def begin_for_all(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Begin work that several callers wait for, under the limits of none of them (ADR 39).
+
+    Args:
+        tasks: Holds the task until it has ended: a loop keeps only weak references.
+    """
+    task = asyncio.get_running_loop().create_task(work, context=Context())
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
 LEAST_S: Final = 0.05
-"""The least time that a statement is given to be answered."""
+"""The least time that a statement gets for its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +203,8 @@ class Patience:
     """The limits of a block.
 
     Attributes:
-        until: Nothing is sent again after this, by the session's monotonic clock.
-        each_s: A statement is not sent again after it went unanswered for this long.
+        until: Nothing is retried after this time of the session's monotonic clock.
+        each_s: A statement that was unanswered for this long is not retried.
         call: The call that the block is a part of.
     """
 
@@ -197,20 +213,20 @@ class Patience:
     call: Call | None = None
 
     def left_s(self, now: float) -> float:
-        """How long a statement that begins now may take; infinite if nobody set a limit."""
+        """Return how long a statement that begins now may take; infinite without a limit."""
         return min(self.of_block_s(now), self.of_call_s)
 
     def of_block_s(self, began_s: float) -> float:
-        """How long a statement may take by the block's limits, from its first sending."""
+        """Return how long a statement may take by the block's limits, from its first sending."""
         return max(LEAST_S, min(self.until - began_s, self.each_s))
 
     @property
     def of_call_s(self) -> float:
-        """How long its call may still wait."""
+        """The time that its call may still wait."""
         return inf if self.call is None else max(LEAST_S, self.call.left_s)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Count what a block takes as a wait of the call."""
+        """Count the time of a block as a wait of the call."""
         return nullcontext() if self.call is None else self.call.waiting()
 
     def heard(self) -> None:
@@ -224,13 +240,13 @@ _present: ContextVar[Patience] = ContextVar("cassieq_patience", default=_ALL_THE
 
 
 def present() -> Patience:
-    """The limits in force here: of this thread, or of whoever began this item of work."""
+    """Return the limits in force here: of this call, or of the item of work it belongs to."""
     return _present.get()
 
 
 @contextmanager
 def limited(until: float, each_s: float) -> Iterator[None]:
-    """Work under these limits, too: an inner block never waits for longer than the outer one."""
+    """Work under these limits, too: an inner block never waits longer than the outer one."""
     outer = _present.get()
     token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s), outer.call))
     try:
@@ -241,7 +257,7 @@ def limited(until: float, each_s: float) -> Iterator[None]:
 
 @contextmanager
 def one_call(most_s: float, *, waited_s: float = 0.0) -> Iterator[Call]:
-    """Work as one `Call`; as a part of it if this is done in one already."""
+    """Work as one `Call`, or as a part of the present one."""
     outer = _present.get()
     if outer.call is not None:
         yield outer.call
@@ -259,10 +275,10 @@ async def in_turn(lock: asyncio.Lock, what: str, at_most_s: float) -> AsyncItera
     """Hold a lock that other calls hold while they wait for Cassandra.
 
     Args:
-        what: What the others work on, for the error.
+        what: The subject of the others' work, for the error.
 
     Raises:
-        StoreTimeout: It was not free in time. Those who wait would each wait for all before them.
+        StoreTimeout: It was not free in time. Each waiter would wait for all before it.
     """
     try:
         with present().waiting():

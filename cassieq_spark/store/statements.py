@@ -1,7 +1,7 @@
 """Define every CQL statement, named by verb, with its consistency and why it is conditional.
 
-G1: each CAS carries its serial *and* its commit consistency, each read that decides is a quorum
-read; both are on the statement, never a driver default (which is LOCAL_ONE) [P20].
+G1: each CAS carries its serial *and* its commit consistency, and each read that decides is a quorum
+read. Both are on the statement, never a driver default (which is LOCAL_ONE) [P20].
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Kind(Enum):
     CAS = "cas"
     SERIAL_READ = "serial read"
     GLANCE = "glance"
-    """A read of one replica: it decides and repairs nothing, so it may leave columns out [P4]."""
+    """A read of one replica. It decides and repairs nothing, so it may leave columns out [P4]."""
 
 
 class Reach(Enum):
-    """Which replicas a quorum is made of."""
+    """The replicas of which a quorum is made."""
 
     HOME = "home"
     """The queue's home data centre; clients elsewhere are refused [P21]."""
@@ -46,7 +46,7 @@ class Statement:
     kind: Kind
     reach: Reach = Reach.HOME
     rows_per_page: int | None = None
-    """None: the driver's 5,000; fewer if a row may be a megabyte."""
+    """None means the driver's 5,000; a statement whose rows may be a megabyte has fewer."""
 
     @property
     def consistency(self) -> int:
@@ -92,9 +92,9 @@ def every_statement() -> tuple[Statement, ...]:
     return tuple(_ALL.values())
 
 
-# The version of an LWT-only row is three columns, the same in each such table: a CAS is conditional
-# on `writer`, a uuid that is never reused, so a row that is born again cannot be mistaken for its
-# former life [P3]; `tags` and `row_version` settle an answer that was lost (G3).
+# The version of an LWT-only row is three columns, the same in each such table. A CAS is conditional
+# on `writer`, a uuid that is never reused, so a row that is inserted again cannot be mistaken for
+# its former life [P3]. `tags` and `row_version` settle an answer that was lost (G3).
 
 _QUEUES: Final = """SELECT name, queue_id, status, settings, lanes, home_datacenter, created_us,
                          writer, tags, row_version
@@ -102,11 +102,11 @@ _QUEUES: Final = """SELECT name, queue_id, status, settings, lanes, home_datacen
 _QUEUE: Final = f"{_QUEUES} WHERE name = ?"
 _META: Final = "SELECT value FROM {ks}.meta WHERE key = ?"
 
-# A home knows its queues while no other data centre answers; for unknown names, all are asked.
+# A home data centre knows its queues while no other one answers; for unknown names, all are asked.
 FIND_QUEUE: Final = _statement("find_queue", Kind.READ, _QUEUE)
 READ_QUEUE: Final = _statement("read_queue", Kind.READ, _QUEUE, Reach.WORLD)
 FIND_QUEUES: Final = _statement("find_queues", Kind.READ, _QUEUES)
-# DISTINCT, as it reads a part of the row [T10].
+# DISTINCT, as it reads only a part of the row [T10].
 SOME_NAMES: Final = _statement(
     "some_names", Kind.READ, "SELECT DISTINCT name FROM {ks}.queue LIMIT 1000",
 )  # fmt: skip
@@ -125,7 +125,7 @@ UPDATE_QUEUE: Final = _statement(
        WHERE name = ? IF writer = ?""",
     Reach.WORLD,
 )  # fmt: skip
-# Conditional on the row as read: a row that was created again meanwhile is another queue's.
+# Conditional on the row as read: a row that was created again meanwhile belongs to another queue.
 DELETE_QUEUE: Final = _statement(
     "delete_queue", Kind.CAS, "DELETE FROM {ks}.queue WHERE name = ? IF writer = ?", Reach.WORLD,
 )  # fmt: skip
@@ -163,7 +163,7 @@ INSERT_BUCKET: Final = _statement(
               writer, tags, row_version)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS""",
 )  # fmt: skip
-# The manifest goes in by the one CAS that fixes it and is in no other statement (I5).
+# Only the CAS that fixes the manifest writes it (I5).
 FILL_BUCKET: Final = _statement(
     "fill_bucket", Kind.CAS,
     """UPDATE {ks}.bucket SET status = ?, changed_us = ?, manifest = ?, size_bytes = ?, claims = ?,
@@ -177,7 +177,7 @@ UPDATE_BUCKET: Final = _statement(
        WHERE lane = ? AND bucket = ? IF writer = ?""",
 )  # fmt: skip
 
-# Only for a bucket below the repair pointer: what lands late there is inert (G5).
+# Only for a bucket below the repair pointer: late writes there are inert (G5).
 DELETE_BUCKET: Final = _statement(
     "delete_bucket", Kind.CAS, "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS",
 )  # fmt: skip
@@ -201,9 +201,9 @@ READ_SINK: Final = _statement(
 )  # fmt: skip
 # A task decides by this read whether its batch is in the queue already (I7).
 READ_SINK_SERIAL: Final = _statement("read_sink_serial", Kind.SERIAL_READ, READ_SINK.cql)
-# Repair looks for those that are over; it reads each by itself before it does anything. It asks one
+# Repair looks for sinks that are over; it reads each by itself before it does anything. It asks one
 # replica: a quorum's read repair would write these columns alone to a replica that missed a commit,
-# and its row would be of two versions [T10].
+# and its row would mix two versions [T10].
 LIST_SINKS: Final = _statement(
     "list_sinks", Kind.GLANCE,
     """SELECT sink_id, lane, is_once, epoch, changed_us FROM {ks}.sink
@@ -228,7 +228,7 @@ UPDATE_SINK: Final = _statement(
               run = ?, past = ?, aborts = ?, is_once = ?, writer = ?, tags = ?, row_version = ?
        WHERE sink_id = ? IF writer = ?""",
 )  # fmt: skip
-# For a sink that is used for one transaction, when that is decided and rolled forward.
+# For a sink of one transaction, after that is decided and rolled forward.
 DELETE_SINK: Final = _statement(
     "delete_sink", Kind.CAS, "DELETE FROM {ks}.sink WHERE sink_id = ? IF writer = ?",
 )  # fmt: skip
@@ -244,17 +244,17 @@ READ_SINK_LIST: Final = _statement(
 LIST_SINK_LISTS: Final = _statement(
     "list_sink_lists", Kind.GLANCE, "SELECT sink_id, list_id FROM {ks}.sink_list",
 )  # fmt: skip
-# For a list that no row names any more, nor ever can [T19].
+# For a list that no row names, or can name any more [T19].
 DROP_SINK_LIST: Final = _statement(
     "drop_sink_list", Kind.WRITE, "DELETE FROM {ks}.sink_list WHERE sink_id = ? AND list_id = ?",
 )  # fmt: skip
 
-# It saves double work and decides nothing, so it needs no tags: a client in doubt asks again.
+# A lead saves double work and decides nothing, so it needs no tags: a client in doubt asks again.
 READ_LEAD: Final = _statement(
     "read_lead", Kind.READ, "SELECT holder, since_us FROM {ks}.leader WHERE name = ?",
 )  # fmt: skip
-# Both columns are null where nobody leads. Its end is judged by `since_us`; the TTL is for older
-# releases, which wait for it, and removes the row.
+# Both columns are null if nobody leads. `since_us` decides its end; the TTL is for older releases,
+# which wait for it, and removes the row.
 TAKE_LEAD: Final = _statement(
     "take_lead", Kind.CAS,
     """UPDATE {ks}.leader USING TTL ? SET holder = ?, since_us = ?
@@ -274,7 +274,7 @@ WRITE_MESSAGE: Final = _statement(
               enqueued_us, expires_us, has_ttl, has_key)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
 )  # fmt: skip
-# All columns, always: blocking read repair writes back only what was selected, so a seal's scan of
+# All columns, always: blocking read repair writes back only selected columns, so a seal's scan of
 # keys alone would make torn messages [P4].
 SCAN_MESSAGES: Final = _statement(
     "scan_messages", Kind.READ,
@@ -288,7 +288,7 @@ READ_MESSAGES: Final = _statement(
        FROM {ks}.message WHERE lane = ? AND bucket = ? AND first >= ? AND first <= ?""",
     rows_per_page=ROWS_PER_PAGE,
 )  # fmt: skip
-# Decides nothing: it only says whether a bucket is worth a seal now.
+# It decides nothing: it only shows whether a bucket is worth a seal now.
 PEEK_BUCKET: Final = _statement(
     "peek_bucket", Kind.READ,
     "SELECT first FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
@@ -298,7 +298,7 @@ COUNT_MESSAGES: Final = _statement(
     "count_messages", Kind.GLANCE,
     "SELECT first, part, count, due_us, expires_us FROM {ks}.message WHERE lane = ? AND bucket = ?",
 )  # fmt: skip
-# For repair, which looks whether something has expired in a bucket that nobody reads.
+# For repair, which checks whether something has expired in a bucket that nobody reads.
 OLDEST_MESSAGE: Final = _statement(
     "oldest_message", Kind.GLANCE,
     "SELECT enqueued_us, has_ttl FROM {ks}.message WHERE lane = ? AND bucket = ? LIMIT 1",
@@ -310,7 +310,7 @@ EXPIRED_MESSAGE: Final = _statement(
        LIMIT 1 ALLOW FILTERING""",
 )  # fmt: skip
 
-# A day ahead: late and hinted writes of a message that is gone stay shadowed [P14] [P27].
+# A day ahead: late and hinted writes of a dropped message stay shadowed [P14] [P27].
 DROP_MESSAGES: Final = _statement(
     "drop_messages", Kind.WRITE,
     "DELETE FROM {ks}.message USING TIMESTAMP ? WHERE lane = ? AND bucket = ?",
@@ -369,7 +369,7 @@ READ_SCHEDULE: Final = _statement(
     """SELECT period, priority FROM {ks}.schedule
        WHERE lane = ? AND year = ? AND period >= ? AND period < ?""",
 )  # fmt: skip
-# For a due lane that is finished, or was never begun; no lane of its period is born again [U2].
+# For a due lane that is finished, or was never begun: no lane of its period is created again [U2].
 REMOVE_FROM_SCHEDULE: Final = _statement(
     "remove_from_schedule", Kind.WRITE,
     "DELETE FROM {ks}.schedule WHERE lane = ? AND year = ? AND period = ? AND priority = ?",

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 LANES: Final = 1_000
-"""Of how many lanes that nobody uses at the moment a client knows what it has seen of them."""
+"""The number of unused lanes that a client remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTables:
-    """The tables of one lane, by what they hold. Thread-safe."""
+    """The tables of one lane."""
 
     monotons: Monotons
     buckets: Buckets
@@ -56,7 +56,7 @@ class LaneTables:
 
 
 class Store:
-    """One session's tables: those of all queues, and a lane's by `lane`."""
+    """One session's tables: those of all queues, and by `lane` those of one lane."""
 
     def __init__(self, session: CqlSession) -> None:
         sender = CasSender(session)
@@ -79,7 +79,7 @@ class Store:
         self._unread = Unread(clock=lambda: self.clock)
 
     def lane(self, lane: LaneId) -> LaneTables:
-        """The tables of one lane."""
+        """Return the tables of one lane."""
         pointers = PointerTable(self.session, lane, self._seen.get_or_make(lane, Seen))
         hints = Hints(
             self.session,
@@ -101,24 +101,24 @@ class Store:
     def chunk_writer(
         self, *, writes_in_flight: int, bytes_in_flight: int = BYTES_IN_FLIGHT
     ) -> ChunkWriter:
-        """Make a writer of chunks for any lanes, with one limit on what is under way."""
+        """Make a writer of chunks for any lanes, with one limit on writes in flight."""
         return ChunkWriter(
             self.session, writes_in_flight=writes_in_flight, bytes_in_flight=bytes_in_flight
         )
 
 
 PATIENCE_S: Final = 100.0
-"""How much longer statements of Spark are sent again than others: nobody waits at a prompt. With
-`session.DEADLINE_S` this outlasts a node's restart, some two minutes; otherwise the query would
-fail and begin its batch anew."""
+"""The time that Spark's statements are retried longer than others: nobody waits at a prompt.
+With `session.DEADLINE_S` this outlasts a node's restart, some two minutes. Otherwise the query
+would fail and begin its batch anew."""
 
-# One per process and cluster: Spark reuses its Python workers, so each connects once.
+# One store per process and cluster: Spark reuses its Python workers, so each connects once.
 _shared: dict[ConnectionOptions, Store] = {}
 _shared_lock = threading.Lock()
 
 
 def shared(options: ConnectionOptions) -> Store:
-    """This process's store for these options; made at first use, kept until the process ends.
+    """Return this process's store for these options; it is kept until the process ends.
 
     Raises:
         StoreUnavailable: See `store.session.CqlSession`.
@@ -135,7 +135,7 @@ def shared(options: ConnectionOptions) -> Store:
 
 @contextmanager
 def opened(options: ConnectionOptions) -> Iterator[Store]:
-    """Open a store of one's own for a moment; raises as `shared`."""
+    """Open a store of one's own for a block; raises as `shared` does."""
     store = _connect(options)
     try:
         yield store

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from cassieq_spark.options.parsed import TlsOptions
 
 _LOOK_S: Final = 3.0
-"""The timeout of each look at one node after a connection has failed."""
+"""The timeout of each probe of one node after a connection has failed."""
 
 _OPTIONS_FRAME: Final = bytes((0x04, 0, 0, 0, 0x05, 0, 0, 0, 0))
-"""Native protocol v4, OPTIONS: the one request a node answers before a login; it has no secret."""
+"""OPTIONS of native protocol v4: the one request a node answers before a login; it has no
+secret."""
 
 _RESPONSE_BIT: Final = 0x80
 
@@ -31,14 +32,15 @@ _NAME_MISMATCH: Final = frozenset({62, 64})
 
 
 def context(tls: TlsOptions) -> ssl.SSLContext:
-    """A context that verifies a node by the CA file alone, not by what the machine trusts.
+    """Make a context that verifies a node by the CA file alone, not by the machine's CAs.
 
     Raises:
-        OptionInvalid: A file does not exist, cannot be read, or has the wrong content; names it.
+        OptionInvalid: A file does not exist, cannot be read, or has the wrong content; the error
+            names it.
     """
-    # Python's own defaults for a client: TLS 1.2 or later, a certificate, and one for this host.
+    # Python's defaults for a client: TLS 1.2 or later, a certificate, and one for this host.
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Python's own default since 3.10, which Debian's Python 3.11 leaves to the system.
+    # This is Python's default since 3.10, which Debian's Python 3.11 leaves to the system.
     made.minimum_version = max(made.minimum_version, ssl.TLSVersion.TLSv1_2)
     made.check_hostname = tls.verifies_hostname
     _check_readable("sslCaFile", tls.ca_file)
@@ -47,20 +49,20 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
         _check_readable("sslCertFile", tls.cert_file)
         if tls.key_file is not None:
             _check_readable("sslKeyFile", tls.key_file)
-        # Into a context of its own: a client's certificate is no CA.
+        # Into a context of its own: a client's certificate is not a CA.
         _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "sslCertFile", tls.cert_file)
         _load_key(made, tls, tls.cert_file)
     return made
 
 
 class Files:
-    """What the driver takes for a context: the files are read for each connection.
+    """The driver's TLS context; it reads the files anew for each connection.
 
     So certificates can be renewed while clients run.
     """
 
     def __init__(self, tls: TlsOptions) -> None:
-        context(tls)  # which names the file that cannot be used
+        context(tls)  # raises for a file that cannot be used
         self._tls = tls
         self.check_hostname = tls.verifies_hostname
 
@@ -74,15 +76,15 @@ class Files:
 
 
 def disagreement(options: ConnectionOptions, own: Files | None) -> TlsFailed | None:
-    """Why no node could be connected to, if TLS is the cause; None if it is not, or does not show.
+    """Return why no node could be connected to, if TLS is the cause; None if not, or unclear.
 
-    Call it after a failure: the driver wraps what OpenSSL says in a text of its own, and says
+    Call it after a failure: the driver wraps OpenSSL's message in a text of its own, and reports
     "closed" if one side speaks TLS and the other does not. It sends no login.
     """
     for host, port in options.contact_points:
         try:
             found = _look_plain(host, port) if own is None else _look(host, port, own, options.tls)
-        except OSError:  # nothing there, or it keeps silent: not for TLS
+        except OSError:  # no node there, or it keeps silent: not because of TLS
             continue
         if found is not None:
             return TlsFailed(f"the node at {host}:{port} {found}")
@@ -122,7 +124,7 @@ def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
 
 
 def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
-    """Give OpenSSL the key's password; without this it would ask a terminal, and hang a task."""
+    """Give OpenSSL the key's password. Otherwise it would ask a terminal, and hang a task."""
 
     def answer() -> str:
         if tls.key_password is None:
@@ -149,7 +151,7 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | None:
-    """Find what is wrong between this client's TLS and a node."""
+    """Describe the problem between this client's TLS and a node."""
     said = "it closed the connection"
     with socket.create_connection((host, port), _LOOK_S) as plain:
         try:
@@ -164,7 +166,7 @@ def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | Non
         except ssl.SSLError as error:
             said = (error.reason or said).replace("_", " ").lower()
         except ConnectionError:
-            pass  # what it said may be lost with the connection
+            pass  # the node's message may be lost with the connection
     if _answers_plain(host, port):
         return (
             "does not speak TLS, but 'sslCaFile' demands it. Encrypt its native transport "
@@ -174,7 +176,7 @@ def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | Non
 
 
 def told(error: ssl.SSLError, tls: TlsOptions | None) -> str:
-    """What is wrong with a node's TLS, by the error of a connection to it."""
+    """Describe the problem with a node's TLS, by the error of a connection to it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unacceptable(error)
     return _broken_off((error.reason or str(error)).replace("_", " ").lower(), tls)
@@ -213,7 +215,7 @@ def _look_plain(host: str, port: int) -> str | None:
     """Explain a plain failure: whether a node wants TLS from a client that has none."""
     if _answers_plain(host, port):
         return None
-    # It trusts nobody and sends nothing: it only asks whether the node speaks TLS.
+    # This context trusts anybody and sends nothing: it only asks whether the node speaks TLS.
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Turn what the driver raises into our errors, and find out why a client has no connection."""
+"""Turn the driver's errors into ours, and find out why a client has no connection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DRIVER_ERRORS: Final = (
     UnresolvableContactPoints,
     OSError,
 )
-"""All that a statement can raise; our own errors are not among these."""
+"""All errors that a statement can raise; our own errors are not among these."""
 
 _LACKS: Final = re.compile(
     r"User (?P<role>\S+) has no (?P<permission>[A-Z]+) permission on <(?P<resource>[^>]+)>"
@@ -79,12 +79,12 @@ def translate(
     failures: Mapping[EndPoint, BaseException],
     waited: Waited | None = None,
 ) -> CassieqError:
-    """The error a caller sees for a read or an idempotent write.
+    """Return the error that a caller sees for a read or an idempotent write.
 
     Args:
-        failures: Why the last connection to a node was not made. The driver only says that none is
-            there: where that is all, ``error`` quotes them from now on.
-        waited: The time that was really waited, with all tries; unless it was sent only once.
+        failures: The error of the last connection attempt, by node. The driver only reports that no
+            node is there: in that case ``error`` quotes these from now on.
+        waited: The whole time and number of tries; None if it was sent only once.
     """
     if isinstance(error, NoHostAvailable):
         error.errors |= failures
@@ -125,7 +125,7 @@ def translate(
 def why_shut_out(
     failures: Mapping[EndPoint, BaseException], options: ConnectionOptions
 ) -> AuthenticationRefused | TlsFailed | None:
-    """Why nodes do not let this client in, by its last connections; None: not for login or TLS."""
+    """Return why nodes refuse this client, by its last connections; None: not for login or TLS."""
     for node, error in list(failures.items()):
         if isinstance(error, LoginRefused) and _CANNOT_CHECK not in str(error):
             return _not_let_in(options, str(error))
@@ -177,13 +177,13 @@ def why_unconnected(
     context: tls.Files | None,
     waited_s: float,
 ) -> StoreError:
-    """The error that a user sees, for what the driver has raised while it connected.
+    """Return the error that a user sees, for the driver's error while it connected.
 
-    Call it after a failure: it looks at host names and nodes once more, since the driver says
-    neither which name has no address nor what a node dislikes about TLS.
+    Call it after a failure: it probes host names and nodes once more, since the driver reports
+    neither which name has no address nor a node's objection to TLS.
 
     Args:
-        waited_s: How long the driver has tried: a node that refuses is no wait.
+        waited_s: How long the driver has tried; a node that refuses takes no time.
     """
     # The driver puts only addresses there if it had a node, and lost it at once.
     errors = error.errors if isinstance(error, NoHostAvailable) else None
@@ -215,7 +215,7 @@ def why_unconnected(
 
 
 def _without_address(options: ConnectionOptions) -> list[str]:
-    """Host names that this machine cannot look up, in their order, each once."""
+    """Return host names that this machine cannot look up, in their order, each once."""
     unknown = []
     for host, port in dict(options.contact_points).items():
         try:
@@ -226,7 +226,7 @@ def _without_address(options: ConnectionOptions) -> list[str]:
 
 
 def _not_let_in(options: ConnectionOptions, words: str) -> AuthenticationRefused:
-    """The error that names the role; the password never appears in it."""
+    """Return the error that names the role; the password never appears in it."""
     where = options.addresses
     if options.login is None:
         return AuthenticationRefused(

@@ -118,7 +118,7 @@ def test_p21_a_queue_lives_on_without_the_other_data_centre(
     graves = east.create_queue(f"{queue_name}.dead")
     queue = east.create_queue(queue_name, dead_letter_queue=graves.name, visibility_timeout=30)
     clock = ManualClock(east._store.clock)
-    queue._known_lane.store.clock = clock
+    queue._lane.store.clock = clock
     centres.nodes[1].kill()
     queue.put_many([b"a", b"b"])
     clock.advance(60)  # the settings it knows are old now

@@ -49,10 +49,10 @@ MEMORY: Final = 32 * MIB
 MOST_GROWN: Final = 8 * MEMORY
 """How much the process may grow: an operation holds a body as bytes, as text and as values."""
 MOST_THREADS: Final = 128
-"""Of a gateway with `THREADS` calls: its pools, the driver's, and the probe."""
-THREADS: Final = 8
+"""Of a gateway: the engine's, the driver's, and those that take care of what is large."""
+CALLS: Final = 8
 LIMITS: Final = (
-    "--no-repair", "--max-memory", str(MEMORY), "--max-body", str(BODY), "--threads", str(THREADS),
+    "--no-repair", "--max-memory", str(MEMORY), "--max-body", str(BODY), "--calls", str(CALLS),
     "--request-timeout", str(REQUEST_S), "--keep-alive", str(KEEP_ALIVE_S),
 )  # fmt: skip
 ACCOUNTS: Final = 3

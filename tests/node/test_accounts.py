@@ -39,6 +39,7 @@ from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
 from cassieq_spark.testing import ManualClock
 from cassieq_spark.testing.faults import Fault, FaultyStore
+from tests.fixtures.accounts import shower, signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def token_of(key: NewKey, *rights: str) -> str:
 
 def is_refused(authenticator: Authenticator, key: NewKey) -> bool:
     try:
-        authenticator.by_signature(request_of(key.key_id, key.secret))
+        signer(authenticator, request_of(key.key_id, key.secret))
     except AuthenticationFailed as refused:
         return refused.reason in ("refused", "signature")
     return False
@@ -109,11 +110,11 @@ def is_refused(authenticator: Authenticator, key: NewKey) -> bool:
 def test_a_new_accounts_key_has_all_rights_in_it_and_none_elsewhere(place: Place) -> None:
     key = portal.run(place.accounts.create(place.name, MASTER))
     authenticator = place.authenticator()
-    who = authenticator.by_signature(request_of(key.key_id, key.secret))
+    who = signer(authenticator, request_of(key.key_id, key.secret))
     assert (place.name, key.key_id) == (who.account, who.key_id)
     assert all(who.may(right, who.full_name("orders")) for right in Right)
     assert not who.may(Right.READ, f"{place.name}x/orders")
-    by_token = authenticator.by_token(token_of(key, "read"))
+    by_token = shower(authenticator, token_of(key, "read"))
     assert by_token.may(Right.READ, by_token.full_name("orders"))
     assert not by_token.may(Right.PUT, by_token.full_name("orders"))
 
@@ -149,7 +150,7 @@ def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(
     ):
         work.clear()
         with pytest.raises(AuthenticationFailed) as refused:
-            authenticator.by_signature(request_of(key_id, secret))
+            signer(authenticator, request_of(key_id, secret))
         found.append((refused.value.reason, list(work)))
     assert [("signature", [40, 40]), *[("refused", [40, 40])] * 3] == found
 
@@ -242,7 +243,7 @@ def test_a_disabled_key_is_refused_within_ten_seconds_and_so_is_an_account(place
     assert is_refused(authenticator, first)
     assert is_refused(authenticator, second)
     with pytest.raises(AuthenticationFailed, match="not accepted"):
-        authenticator.by_token(token_of(first, "read"))
+        shower(authenticator, token_of(first, "read"))
 
     portal.run(place.accounts.set_enabled(place.name, is_enabled=True))
     place.clock.advance(10)
@@ -355,7 +356,7 @@ def test_a_request_with_a_known_key_costs_the_store_nothing(place: Place) -> Non
     before = sum(place.faults._seen.values())
     for _ in range(20):
         assert not is_refused(authenticator, key)
-        authenticator.by_token(token_of(key, "read"))
+        shower(authenticator, token_of(key, "read"))
     assert before == sum(place.faults._seen.values())
 
 
@@ -368,11 +369,11 @@ def test_no_secret_is_shown_or_logged_or_stored_in_clear(
         assert not is_refused(authenticator, key)
         infos = portal.run(place.accounts.keys(place.name))
         token = token_of(key, "read")
-        authenticator.by_token(token)
+        shower(authenticator, token)
         with pytest.raises(AuthenticationFailed) as refused:
-            authenticator.by_token(token[:-4] + "AAAA")
+            shower(authenticator, token[:-4] + "AAAA")
     secret = key.secret.reveal()
-    live = authenticator.key(key.key_id)
+    live = portal.run(authenticator.key(key.key_id))
     shown: list[Any] = [repr(key), repr(infos), str(refused.value), repr(live), caplog.text]
     shown += [repr(MASTER), repr(pickle.dumps(infos)), repr(pickle.dumps(refused.value))]
     assert [] == [text for text in shown if secret in text or token in text]

@@ -46,7 +46,7 @@ def ghost(door: Door) -> cassieq.Queue:
     queue.put(b"before")
     door.client.delete_queue(queue.name)
     assert 1 == door.faults.land()
-    row = portal.run(door.store.queues.read(queue._known_lane.queue))
+    row = portal.run(door.store.queues.read(queue._lane.queue))
     assert row is not None
     assert QueueStatus.ACTIVE is row.value.status
     return queue
@@ -78,7 +78,7 @@ def test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted(
             row for row in queue_rows(door.store, QueueSelection(), asked) if row.name == ghost.name
         ]
         assert found == queue_rows(
-            door.store, QueueSelection(names=(ghost._known_lane.queue,), is_one=True), asked
+            door.store, QueueSelection(names=(ghost._lane.queue,), is_one=True), asked
         )
         return [
             (row.status.value, portal.run(facts.queue_facts(door.store, row)).pointers)
@@ -103,7 +103,7 @@ def test_t14_repair_removes_a_queue_row_that_was_born_again(
 ) -> None:
     assert ghost.name in door.client.repair(dry_run=True).deletions_finished
     assert ghost.name in door.client.repair().deletions_finished
-    assert portal.run(door.store.queues.read(ghost._known_lane.queue)) is None
+    assert portal.run(door.store.queues.read(ghost._lane.queue)) is None
     assert ghost.name not in door.client.repair().deletions_finished
 
 
@@ -111,7 +111,7 @@ def test_t14_a_queue_row_that_was_born_again_can_be_deleted(
     door: Door, ghost: cassieq.Queue
 ) -> None:
     door.client.delete_queue(ghost.name)
-    assert portal.run(door.store.queues.read(ghost._known_lane.queue)) is None
+    assert portal.run(door.store.queues.read(ghost._lane.queue)) is None
 
 
 def test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later(
@@ -292,11 +292,11 @@ def test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone(open_door: 
         queue.delete()
     assert (1, 1) == (door.faults.land(), other.faults.land())
     assert {"bucket"} == left_of(door, lane.lane_id).keys()
-    assert {"monoton"} == left_of(door, ended._known_lane.lane_id).keys()
+    assert {"monoton"} == left_of(door, ended._lane.lane_id).keys()
     door.client.repair()
     assert {"bucket"} == left_of(door, lane.lane_id).keys()
     assert 2 <= door.client.repair(full=True).swept_lanes
-    assert {} == left_of(door, lane.lane_id) | left_of(door, ended._known_lane.lane_id)
+    assert {} == left_of(door, lane.lane_id) | left_of(door, ended._lane.lane_id)
     assert BucketNo(0) not in {
         bucket
         for lane_id, bucket in portal.run(door.store.everything.buckets())

@@ -10,7 +10,7 @@ from cassandra.query import BatchStatement
 
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sizes import CHUNK_BYTES, WRITTEN_TOGETHER_BYTES
-from cassieq_spark.store import driver, portal, statements
+from cassieq_spark.store import caller, driver, portal, statements
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_what_follows_a_chunk_is_called_when_it_is_stored_though_no_other_one_ca
     write(0, 7)
 
     async def look() -> None:
-        seen.append(await portal.in_a_thread(lambda: stored(door, 0)))
+        seen.append(await caller.in_a_thread(lambda: stored(door, 0)))
 
     portal.run(chunks.after_these(look))
     write(0, 8)

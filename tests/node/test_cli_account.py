@@ -12,6 +12,7 @@ from cassieq_spark.accounts.authenticator import Authenticator
 from cassieq_spark.accounts.master_key import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.rights import Right
+from tests.fixtures.accounts import shower
 from tests.fixtures.commands import CommandLine, end
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def test_a_token_is_signed_without_a_connection(
         )
         assert 0 == signed.code, signed.err
         master = MasterKey.load(cli.variables["CASSIEQ_MASTER_KEY_FILE"])
-        who = Authenticator(client.store, master).by_token(signed.object["token"])
+        who = shower(Authenticator(client.store, master), signed.object["token"])
         assert who.may(Right.READ, f"{name}/orders")
         assert not who.may(Right.PUT, f"{name}/orders")
         assert not who.may(Right.READ, f"{name}/others")

@@ -14,9 +14,9 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, StoreTimeout
 from cassieq_spark.model.settlement import Extend
-from cassieq_spark.queue import consumer as module
+from cassieq_spark.queue import ahead as module
 from cassieq_spark.queue.settle import ack_buffer
-from cassieq_spark.store import cas, portal, session
+from cassieq_spark.store import caller, cas, session
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import Fault
@@ -37,6 +37,11 @@ def put(door: Door, count: int) -> Counter[bytes]:
     bodies = [b"%d" % number for number in range(count)]
     door.queue.put_many(bodies)
     return Counter(bodies)
+
+
+def plan_renewal(consumer: cassieq.Consumer) -> None:
+    """Let it see that a test has turned the clock."""
+    consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._plan_renewal)
 
 
 def is_over(door: Door) -> bool:
@@ -119,8 +124,7 @@ def test_what_waits_to_be_handed_out_stays_leased(open_door: OpenDoor) -> None:
             before = door.session.counts["update_bucket"]
             for one in (door, other):
                 one.clock.advance(12)
-            with consumer._lock:
-                consumer._is_due.notify()  # it waits in real time
+            plan_renewal(consumer)  # its timer runs in real time
             wait_until(lambda before=before: door.session.counts["update_bucket"] > before)
         taken = other.queue.get(10)
         assert [first.id] == [one.id for one in taken]
@@ -150,7 +154,7 @@ def test_what_ran_out_before_it_was_handed_out_is_not_handed_out(open_door: Open
         assert 3 == len(other.queue.get(10))
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(consumer.get, 0)
-            wait_until(lambda: not consumer._waiting)
+            wait_until(lambda: not consumer._ahead.shelf.waiting())
             arrives.set()
             assert waiting.result() is None
 
@@ -225,8 +229,12 @@ def test_an_ack_that_could_not_be_stored_is_stored_later(
         message = consumer.get(wait=30)
         assert message is not None
         door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=100)
+        fail, told = consumer._ahead.shelf.fail, []
+        monkeypatch.setattr(
+            consumer._ahead.shelf, "fail", lambda error: (told.append(error), fail(error))
+        )
         consumer.ack(message)
-        wait_until(lambda: consumer._failures.count)
+        wait_until(lambda: told)
         assert not is_over(door)
         door.faults._plan.clear()
         wait_until(lambda: is_over(door), describe=lambda: str(door.queue.stats()))
@@ -277,7 +285,7 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
     ) -> list[Receipt]:
         if isinstance(action, Extend) and action.never_sooner:  # as a renewal asks, and no program
             begun.set()
-            assert await portal.in_a_thread(partial(extended.wait, 60))
+            assert await caller.in_a_thread(partial(extended.wait, 60))
         return await settle(operation, lane, receipts, action)
 
     with door.queue.consumer(visibility_timeout=20, prefetch=2) as consumer:
@@ -285,8 +293,7 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
         monkeypatch.setattr(module, "settle_in_background", settle_later)
         for one in (door, other):
             one.clock.advance(12)
-        with consumer._lock:
-            consumer._is_due.notify()
+        plan_renewal(consumer)
         assert begun.wait(60)
         second = consumer.get(wait=30)
         assert second is not None
@@ -352,18 +359,18 @@ def test_an_error_that_is_over_is_not_told_later(
 ) -> None:
     for room in (module, ack_buffer):
         monkeypatch.setattr(room, "RETRY_S", 0.05)
-    getter = door.queue._work.getter
-    get, failed = getter.get, []
+    getter = door.queue._work.waiting.getter
+    look, looks = getter.look, []
 
     async def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
-        if not failed:
-            failed.append(True)
+        looks.append(wanted)
+        if len(looks) == 1:
             raise StoreTimeout("once")
-        return await get(lane, wanted)
+        return await look(lane, wanted)
 
-    monkeypatch.setattr(getter, "get", fail_once)
+    monkeypatch.setattr(getter, "look", fail_once)
     with door.queue.consumer() as consumer:
-        wait_until(lambda: consumer._looks_ended > 1)
+        wait_until(lambda: len(looks) > 2)
         assert consumer.get(wait=0) is None
 
 
@@ -381,3 +388,35 @@ def test_a_consumer_of_a_closed_client_says_so(door: Door) -> None:
         door.client.close()
         with pytest.raises(cassieq.UsageError, match="client is closed"):
             consumer.get(wait=60)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_get_that_ctrl_c_ends_loses_no_message(door: Door, *, is_late: bool) -> None:
+    """It comes before there is a message, or when one was handed out and not returned yet."""
+    main = threading.main_thread().ident or 0
+
+    def interrupt() -> None:
+        wait_until(lambda: consumer._ahead.shelf._waiters)
+        if not is_late:
+            signal.pthread_kill(main, signal.SIGINT)
+            return
+        serve = consumer._ahead.shelf._serve
+
+        def serve_and_interrupt() -> None:
+            serve()
+            if consumer._ahead.shelf.waiting():
+                signal.pthread_kill(main, signal.SIGINT)
+
+        consumer._ahead.shelf._serve = serve_and_interrupt  # type: ignore[method-assign]
+        door.queue.put_many([b"a", b"b"])
+
+    with door.queue.consumer() as consumer:
+        with ThreadPoolExecutor(1) as pool:
+            interrupting = pool.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.get()
+            interrupting.result()
+        if not is_late:
+            door.queue.put_many([b"a", b"b"])
+        found = [consumer.get(30), consumer.get(30)]
+        assert [b"a", b"b"] == [one.body for one in found if one is not None]

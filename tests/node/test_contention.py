@@ -17,7 +17,7 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
@@ -159,7 +159,7 @@ def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
         theirs.queue.ack(theirs.queue.get(1))
 
     async def pause(_seconds: float) -> None:
-        await portal.outside(another_is_faster)
+        await caller.outside(another_is_faster)
 
     another_is_faster()
     with monkeypatch.context() as patched:

@@ -11,7 +11,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
-from cassieq_spark.aio.waiting import Waiting
+from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.cli.watch import _Looker
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, QueueNotFound, StoreTimeout
@@ -20,12 +20,14 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.queue.put.producer import Producer
+from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.queue.work import Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.server import backend as module
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.renewal import Renewal, _Held
+from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 
@@ -118,7 +120,7 @@ def test_a_consumer_that_runs_is_not_forgotten(own: cassieq.Client, queue_name: 
             use(own, name)
         gc.collect()
         again = own.queue(first)
-        assert getter is again._work.getter
+        assert getter is again._work.waiting.getter
         again.put(b"m")
         message = consumer.get(30)
         assert message is not None
@@ -219,22 +221,23 @@ def test_a_gateway_forgets_what_it_used_least_recently(
     own._works = Recent(1)
     own.queue(names[1])
     before = alive(cassieq.Queue, Work)
-    backend = Backend(lambda: own, threads=1)
-    backend._client = own
-    try:
-        first = id(backend.handle(names[0]))
-        backend.handle(names[1])
-        assert first == id(backend.handle(names[0]))
-        backend.handle(names[2])
+    backend = Backend(lambda: own, calls=1)
+    backend._client = for_tasks(own)
+
+    async def work() -> None:
+        first = id(await backend.handle(names[0]))
+        await backend.handle(names[1])
+        assert first == id(await backend.handle(names[0]))
+        await backend.handle(names[2])
         assert [2, 1] == more_than(before)
-        assert first == id(backend.handle(names[0]))
+        assert first == id(await backend.handle(names[0]))
         backend.forget(names[0])
         backend.forget(names[2])
         own.queue(names[1])
+        await asyncio.sleep(0)  # this step was given the last handle
         assert [0, 0] == more_than(before)
-    finally:
-        backend._pool.close()
-        backend._timing.close()
+
+    asyncio.run(work())
 
 
 def test_due_lanes_that_were_put_into_are_forgotten(open_door: OpenDoor) -> None:
@@ -298,7 +301,11 @@ def test_a_bucket_that_was_acked_while_its_renewal_failed_is_forgotten(door: Doo
 
 
 def test_a_consumer_forgets_renewals_that_failed_of_what_it_has_handed_out(door: Door) -> None:
-    consumer = door.queue.consumer()
-    consumer._renew_again_at[door.place(0)] = door.clock.monotonic() - 1
-    consumer._renew()
-    assert {} == consumer._renew_again_at
+    ahead = door.queue.consumer()._ahead
+    ahead._renew_again_at[door.place(0)] = door.clock.monotonic() - 1
+
+    async def renew() -> None:
+        ahead._renew()
+
+    portal.run(renew())
+    assert {} == ahead._renew_again_at

@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,8 +18,6 @@ from cassieq_spark.errors import UsageError
 from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from cassieq_spark.testing import EmbeddedCassandra
 
 
@@ -75,45 +72,3 @@ def test_what_has_connections_and_threads_says_why_it_does_not_pickle(
     check("Queue", queue)
     check("Consumer", queue.consumer())
     asyncio.run(check_async())
-
-
-def test_an_asyncio_client_is_refused_in_a_second_event_loop(
-    client: cassieq.Client, cassandra: EmbeddedCassandra, queue_name: str
-) -> None:
-    client.create_queue(queue_name)
-
-    async def told(call: Callable[[], Awaitable[object]]) -> str:
-        with pytest.raises(UsageError) as error:
-            await call()
-        return str(error.value)
-
-    async def main() -> None:
-        async with cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE) as own:
-            queue = await own.queue(queue_name)
-            await queue.put(b"x")
-            async with queue.consumer() as consumer:
-                message = await consumer.get(30)
-                assert message is not None
-                later = queue.consumer()
-                calls: dict[str, Callable[[], Awaitable[object]]] = {
-                    "put": lambda: queue.put(b"x"),
-                    "get": lambda: queue.get(wait=1),
-                    "stats": queue.stats,
-                    "queue": lambda: own.queue(queue_name),
-                    "close": own.close,
-                    "consumer.get": lambda: consumer.get(1),
-                    "consumer.ack": lambda: consumer.ack(message),
-                    "consumer.flush": consumer.flush,
-                    "consumer.close": consumer.close,
-                    "consumer, entered": later.__aenter__,
-                    "browse": lambda: anext(own.browse(queue_name)),
-                }
-                loop = asyncio.get_running_loop()
-                with ThreadPoolExecutor(1) as other:
-                    for name, call in calls.items():
-                        said = await loop.run_in_executor(other, asyncio.run, told(call))
-                        assert "in another one" in said, name
-                await consumer.ack(message)
-                await consumer.flush()
-
-    asyncio.run(main())

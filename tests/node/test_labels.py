@@ -9,6 +9,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import BodyInvalid, OptionInvalid, QueueNotFound
 from cassieq_spark.repair.lead import leading
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ def test_a_release_counts_its_delivery_only_if_somebody_saw_the_message(
 def test_a_pass_as_leader_leaves_the_work_to_another_leader(
     client: cassieq.Client, queue: cassieq.Queue
 ) -> None:
-    with leading(client._store) as is_leader:
+    with portal.entered(leading(client._store)) as is_leader:
         assert is_leader
         assert client.repair_as_leader() is None
 

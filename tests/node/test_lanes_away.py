@@ -13,7 +13,7 @@ from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.lanes import Readers
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 from cassieq_spark.testing.faults import Away, Fault
 from tests.fixtures.queues import to_the_next_minute
 
@@ -111,7 +111,7 @@ def test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found(
     sleep = door.clock.sleep
 
     async def put_meanwhile(seconds: float) -> None:
-        await portal.in_a_thread(next(puts, lambda: None))
+        await caller.in_a_thread(next(puts, lambda: None))
         await sleep(seconds)
 
     door.clock.sleep = put_meanwhile  # type: ignore[method-assign]  # between two rounds

@@ -237,7 +237,7 @@ def test_a_queue_that_is_being_deleted_is_no_dead_letter_queue(door: Door) -> No
     door.faults.before("delete_queue", crash)
     with pytest.raises(Crash):
         doomed.delete()
-    found = portal.run(door.store.queues.read(doomed._known_lane.queue))
+    found = portal.run(door.store.queues.read(doomed._lane.queue))
     assert found is not None
     assert QueueStatus.DELETING is found.value.status
     with pytest.raises(cassieq.QueueNotFound, match="dead-letter queue"):

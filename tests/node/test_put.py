@@ -389,3 +389,14 @@ def test_what_tag_and_headers_need_counts_for_the_size_of_a_row(open_door: OpenD
     before = door.counts["write_message"]
     door.queue.put_many([b""] * 6, headers={"k": "v" * 500_000})
     assert 6 == door.counts["write_message"] - before
+
+
+@pytest.mark.invariant("I1")
+def test_a_put_whose_client_is_closed_after_its_write_may_be_delivered(door: Door) -> None:
+    """Whoever were told that it failed would put it twice."""
+    session = door.session
+    door.faults.before("write_message", lambda: setattr(session, "is_closed", True))
+    with pytest.raises(cassieq.PutAmbiguous):
+        door.queue.put(b"m")
+    session.is_closed = False
+    assert [b"m"] == [one.body for one in door.queue.get(1, wait=5)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.queue.settle import ack_buffer
-from cassieq_spark.store import rows
+from cassieq_spark.store import portal, rows
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def test_claims_of_one_row_that_go_together_share_leases_and_nothing_else(door: 
     with ThreadPoolExecutor(8) as pool:
         ack = pool.submit(door.queue.ack, first)
         assert held.has_come.wait(60)
-        gets = [pool.submit(door.queue.get, 3) for _ in range(5)]
+        # As consumers look: gets of one client would share one look.
+        wanted = door.queue._ways(3, None, None, 0).wanted(door.lane)
+        look = door.queue._work.waiting.getter.look
+        gets = [pool.submit(lambda: portal.run(look(door.lane, wanted))) for _ in range(5)]
         wait_until(lambda: waiting(door) == 6)
         held.go_on.set()
         ack.result()

@@ -163,7 +163,7 @@ def _check_a_key(secured: Secured, name: str) -> None:
     try:
         with secured.connect("door") as client:
             checker = Authenticator(client.store, master_key)
-            key = checker.key(made.key_id)
+            key = portal.run(checker.key(made.key_id))
             assert key is not None
             assert account == key.account
             portal.run(client.store.key_uses.record(made.key_id, client.store.clock.now_us()))
@@ -240,7 +240,7 @@ def test_a_gateway_with_the_part_of_repair_does_all_that_is_asked_of_one(
         assert [] == client.repair(queue_name).problems
         assert 1 == client.redrive(f"{queue_name}.dead").moved
         assert 2 == queue.purge()
-        with taken(client.store, f"scan {queue_name}") as lead:
+        with portal.entered(taken(client.store, f"scan {queue_name}")) as lead:
             assert lead is not None
         client.delete_queue(queue_name)
         client.delete_queue(f"{queue_name}.dead")

@@ -50,13 +50,13 @@ def test_a_lead_that_has_ended_is_taken_although_its_row_is_still_there(
     caplog.set_level("INFO", "cassieq_spark.store")
     gone = left_behind(client, name, age_s=age_s)
 
-    with taken(client.store, name) as lead:
+    with portal.entered(taken(client.store, name)) as lead:
         assert lead is not None
         assert lead.is_held
-        assert lead.take()  # again: it is kept
-        with taken(client.store, name) as second:
+        assert portal.run(lead.take())  # again: it is kept
+        with portal.entered(taken(client.store, name)) as second:
             assert second is None
-    with taken(client.store, name) as next_one:
+    with portal.entered(taken(client.store, name)) as next_one:
         assert next_one is not None
 
     told = [one.getMessage() for one in caplog.records if "lead_outlived" in one.getMessage()]
@@ -66,7 +66,7 @@ def test_a_lead_that_has_ended_is_taken_although_its_row_is_still_there(
 def test_a_lead_that_an_older_release_keeps_is_not_taken(client: cassieq.Client, name: str) -> None:
     left_behind(client, name, age_s=LEASE_S / 3)
 
-    with taken(client.store, name) as lead:
+    with portal.entered(taken(client.store, name)) as lead:
         assert lead is None
 
 
@@ -74,7 +74,7 @@ def test_an_older_release_finds_the_lead_of_this_one_and_the_end_of_it(
     client: cassieq.Client, name: str
 ) -> None:
     older = (name, new_uuid(), 1, LEASE_S)
-    with taken(client.store, name):
+    with portal.entered(taken(client.store, name)):
         assert not run(client, INSERT, *older)[0]
     assert run(client, INSERT, *older)[0]
 

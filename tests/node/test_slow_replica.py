@@ -14,8 +14,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, StoreError, StoreTimeout
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import consumer as consumers
-from cassieq_spark.queue import seal
+from cassieq_spark.queue import ahead, seal
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
 from cassieq_spark.queue.settle.acks import Verdict
@@ -328,19 +327,20 @@ def test_t5_listed_buckets_are_rolled_forward_beside_one_that_is_away(open_door:
 
 @pytest.mark.invariant("I10")
 def test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still(
-    open_door: OpenDoor,
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for room in (cas, session):
+        monkeypatch.setattr(room, "DEADLINE_S", 20.0)
     door, watch = open_door(), open_door()
     fill(door)
     with door.queue.consumer(visibility_timeout=60, prefetch=40) as consumer:
-        wait_until(lambda: 40 == len(consumer._waiting))
-        assert [0, 10, 20, 30] == [one.message.id for one in consumer._waiting][::10]
-        others = [one.message for one in consumer._waiting if one.receipt.bucket]
+        wait_until(lambda: 40 == len(consumer._ahead.shelf.waiting()))
+        assert [0, 10, 20, 30] == [one.message.id for one in consumer._ahead.shelf.waiting()][::10]
+        others = [one.message for one in consumer._ahead.shelf.waiting() if one.receipt.bucket]
         door.faults.unreachable(0, how=Away.STANDS_STILL)
         for one in (door, watch):
             one.clock.advance(31)
-        with consumer._lock:
-            consumer._is_due.notify()
+        consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._plan_renewal)
         try:
             soon_us = door.clock.now_us() + 50_000_000
             wait_until(
@@ -351,6 +351,7 @@ def test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still(
                 ),
                 describe=lambda: str([watch.value(bucket).leases for bucket in range(4)]),
             )
+            assert consumer._ahead.shelf._untold is None  # that bucket's is under way still
             consumer.ack(others)
             wait_until(lambda: 10 == watch.queue.stats().invisible)
         finally:
@@ -364,8 +365,8 @@ def test_t5_acks_that_came_while_another_buckets_are_unanswered_are_stored(
     door, watch = open_door(), open_door()
     fill(door)
     with door.queue.consumer(prefetch=40) as consumer:
-        wait_until(lambda: 40 == len(consumer._waiting))
-        messages = [one.message for one in consumer._waiting]
+        wait_until(lambda: 40 == len(consumer._ahead.shelf.waiting()))
+        messages = [one.message for one in consumer._ahead.shelf.waiting()]
         door.faults.unreachable(0, how=Away.STANDS_STILL)
         consumer.ack([one for one in messages if one.id < 10])
         wait_until(lambda: "stands still" in str(door.faults))
@@ -387,13 +388,13 @@ def test_t16_an_ack_that_close_comes_between_is_stored_or_refused(
     with door.queue.consumer() as consumer:
         message = consumer.get(wait=30)
         assert message is not None
-        add, closed = consumer._acks.add, threading.Event()
+        add, closed = consumer._ahead.acks.add, threading.Event()
 
         def late(receipts: list[object]) -> None:
             assert closed.wait(30)
             add(receipts)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(consumer._acks, "add", late)
+        monkeypatch.setattr(consumer._ahead.acks, "add", late)
         with ThreadPoolExecutor(1) as pool:
             acking = pool.submit(consumer.ack, message)
             consumer.close()
@@ -409,7 +410,7 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
 ) -> None:
     """What that get finds at last is given back, and nobody has counted it."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
+    monkeypatch.setattr(ahead, "CLOSE_S", 1.0)
     door.queue.put(b"first")
     arrives = threading.Event()
     with door.queue.consumer(prefetch=1) as consumer:
@@ -424,11 +425,9 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
         try:
             consumer.close()
             assert 0 == watch.queue.stats().invisible  # the ack is stored
-            assert consumer._threads[0].is_alive()  # and that get is under way still
+            assert consumer._ahead._looking  # and that get is under way still
         finally:
             arrives.set()
-        for thread in consumer._threads:
-            thread.join(60)
     (second,) = watch.queue.get(wait=30)
     assert (b"second", 1) == (second.body, second.delivery_count)
 
@@ -439,7 +438,9 @@ def test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_n
 ) -> None:
     """Some of its acks were under way, and more had gathered behind them."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(consumers, "CLOSE_S", 3.0)
+    monkeypatch.setattr(ahead, "CLOSE_S", 3.0)
+    for room in (cas, session):
+        monkeypatch.setattr(room, "DEADLINE_S", 20.0)  # for longer than the close
     fill(door)
     go = threading.Event()
     consumer = door.queue.consumer(prefetch=40)
@@ -451,12 +452,13 @@ def test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_n
     wait_until(lambda: "an action before it" in str(door.faults))
     door.faults.unreachable(0, how=Away.STANDS_STILL)
     consumer.ack(away)
-    wait_until(lambda: "bucket 0 stands still" in str(door.faults))
+    wait_until(lambda: door.place(0) in consumer._ahead.acks._flying)
     consumer.ack(behind)
     threading.Timer(0.3, go.set).start()
     with pytest.raises(StoreError):
         consumer.close()
     wait_until(lambda: 8 == watch.value(1).unacked.count)
+    assert door.place(0) in consumer._ahead.acks._flying  # that one is under way still
     door.faults.reachable()
 
 
@@ -466,14 +468,14 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
 ) -> None:
     """It was begun with a patience of its own. It is stored at last, or comes again."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
+    monkeypatch.setattr(ahead, "CLOSE_S", 1.0)
     door.queue.put(b"first")
     with door.queue.consumer(prefetch=1) as consumer:
         message = consumer.get(wait=30)
         assert message is not None
         door.faults.unreachable(0, how=Away.STANDS_STILL)
         consumer.ack(message)
-        wait_until(lambda: consumer._acks._flying)
+        wait_until(lambda: consumer._ahead.acks._flying)
         wait_until(lambda: "bucket 0 stands still" in str(door.faults))
         began = time.monotonic()
         with pytest.raises(StoreError, match="not answered yet"):

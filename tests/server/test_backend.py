@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark import metrics
+from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
-from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.backend import READS
+from cassieq_spark.server.turns import MOST_WAITING as MOST
+from cassieq_spark.server.turns import Turns
 from cassieq_spark.store.call import acting
-from cassieq_spark.testing import wait_until
+from tests.fixtures.backends import unconnected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine
 
     import cassieq_spark as cassieq
+    from cassieq_spark.server.backend import Backend
 
 
 class Slow:
-    """Calls that hold their threads until they may end."""
+    """Calls that hold their places until they may end."""
 
     def __init__(self) -> None:
-        self.may_end = threading.Event()
+        self.may_end = asyncio.Event()
         self.begun: list[str] = []
 
-    def call(self, name: str) -> Callable[[], None]:
-        def work() -> None:
+    def call(self, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def work() -> None:
             self.begun.append(name)
-            assert self.may_end.wait(60)
+            await self.may_end.wait()
 
         return work
+
+
+async def whose() -> str | None:
+    return acting.get()
 
 
 async def others_run() -> None:
@@ -42,21 +51,10 @@ async def others_run() -> None:
 
 
 @pytest.fixture
-def wide(client: cassieq.Client) -> Iterator[Backend]:
-    made = Backend(lambda: client, threads=4)
-    made._client = client
-    yield made
-    made._pool.close()
-    made._timing.close()
-
-
-@pytest.fixture
-def backend(client: cassieq.Client) -> Iterator[Backend]:
-    made = Backend(lambda: client, threads=1)
-    made._client = client
-    yield made
-    made._pool.close()
-    made._timing.close()
+def backend(client: cassieq.Client) -> Backend:
+    made = unconnected(client)
+    made._client = for_tasks(client)
+    return made
 
 
 def test_the_loop_goes_on_while_the_time_is_measured(
@@ -116,25 +114,25 @@ def test_the_time_is_measured_again_and_an_error_is_not_kept(
 
 
 def test_slow_calls_of_one_account_keep_no_other_waiting(
-    wide: Backend, client: cassieq.Client, queue_name: str
+    backend: Backend, client: cassieq.Client, queue_name: str
 ) -> None:
     """Not one of them ends before the calls of the others are answered."""
-    slow = Slow()
     client.create_queue(f"b/{queue_name}")
 
     async def ask() -> None:
-        greedy = [asyncio.create_task(wide.run(slow.call("a"), account="a")) for _ in range(300)]
+        slow = Slow()
+        greedy = [
+            asyncio.create_task(backend.run(slow.call("a"), account="a")) for _ in range(MOST + 300)
+        ]
         await others_run()
         async with asyncio.timeout(60):
-            handle = await wide.opened(f"b/{queue_name}")
-            assert 0 == await wide.on_queue(handle.name, lambda queue: queue.stats().visible)
+            handle = await backend.opened(f"b/{queue_name}")
+            assert 0 == (await backend.on_queue(handle.name, lambda queue: queue.stats())).visible
             acting.set("c")
-            assert "c" == await wide.run(acting.get)
+            assert "c" == await backend.run(whose)
         assert ["a", "a"] == slow.begun
-        assert 300 - wide.threads * module.CALLS_WAITING - 2 == sum(
-            one.done() for one in greedy
-        )  # Busy
-        assert 2 + wide.threads * module.CALLS_WAITING == wide.calls
+        assert 300 - 2 == sum(one.done() for one in greedy)  # Busy
+        assert 2 + MOST == backend.calls
         slow.may_end.set()
         await asyncio.gather(*greedy, return_exceptions=True)
 
@@ -142,22 +140,23 @@ def test_slow_calls_of_one_account_keep_no_other_waiting(
     client.delete_queue(f"b/{queue_name}")
 
 
-def test_a_call_whose_client_has_gone_holds_its_thread_until_it_ends(wide: Backend) -> None:
+def test_a_call_whose_client_has_gone_holds_its_place_until_it_ends(backend: Backend) -> None:
     """Whoever sends slow requests and hangs up gets no second share."""
-    slow = Slow()
 
     async def ask() -> None:
+        slow = Slow()
         gone = [
-            asyncio.create_task(wide.run(slow.call(f"gone {n}"), account="a")) for n in range(2)
+            asyncio.create_task(backend.run(slow.call(f"gone {n}"), account="a")) for n in range(2)
         ]
-        await asyncio.to_thread(wait_until, lambda: len(slow.begun) == 2)
+        await others_run()
+        assert 2 == len(slow.begun)
         for one in gone:
             one.cancel()
-        late = asyncio.create_task(wide.run(slow.call("late"), account="a"))
+        late = asyncio.create_task(backend.run(slow.call("late"), account="a"))
         await others_run()
         await asyncio.wait(gone)
         assert "late" not in slow.begun
-        assert 1 == wide._pool.turns.waiting
+        assert 1 == backend._turns.waiting
         slow.may_end.set()
         await late
 
@@ -165,14 +164,14 @@ def test_a_call_whose_client_has_gone_holds_its_thread_until_it_ends(wide: Backe
 
 
 def test_a_door_is_told_no_name_of_another_queue_and_reads_none(
-    wide: Backend, client: cassieq.Client, queue_name: str
+    backend: Backend, client: cassieq.Client, queue_name: str
 ) -> None:
     client.create_queue(queue_name)
     near = queue_name[:-1]
 
     async def ask() -> str:
         with pytest.raises(QueueNotFound) as refused:
-            await wide.opened(near)
+            await backend.opened(near)
         return str(refused.value)
 
     before = metrics.STATEMENTS.values.get("some_names", 0)
@@ -181,3 +180,25 @@ def test_a_door_is_told_no_name_of_another_queue_and_reads_none(
     with pytest.raises(QueueNotFound, match=f"Did you mean '{queue_name}'"):
         client.queue(near)
     client.delete_queue(queue_name)
+
+
+def test_calls_that_read_messages_leave_places_to_all_others(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they read is in memory before it is counted, so they are fewer."""
+    monkeypatch.setattr(backend, "_turns", Turns(100))
+
+    async def ask() -> None:
+        slow = Slow()
+        reads = [
+            asyncio.create_task(backend.reading(partial(backend.run, slow.call("read"))))
+            for _ in range(2 * READS)
+        ]
+        await others_run()
+        assert READS == len(slow.begun) == backend.calls
+        assert await backend.run(whose) is None
+        slow.may_end.set()
+        await asyncio.gather(*reads)
+        assert 2 * READS == len(slow.begun)
+
+    asyncio.run(ask())

@@ -14,8 +14,8 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import AccessDenied, AuthenticationFailed
 from cassieq_spark.model.rights import Grant, Principal, Right
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.principal import LOCAL, THREADS, Gate
-from cassieq_spark.store import portal
+from cassieq_spark.server.principal import LOCAL, READS, Gate
+from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import acting
 from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.faults import FaultyStore
@@ -52,14 +52,14 @@ def running(
 
     def run(work: Callable[[Gate], Awaitable[None]]) -> None:
         async def on_a_loop() -> None:
-            backend = Backend(open_client, threads=2)
+            backend = Backend(open_client, calls=2)
             await backend.connect()
             gate = Gate(backend, account.master_key)
             try:
                 await work(gate)
             finally:
                 gate.close()
-                backend.close()
+                await backend.close()
 
         asyncio.run(on_a_loop())
 
@@ -137,7 +137,7 @@ def test_a_known_key_is_read_again_while_many_made_up_ones_are(
         assert gate._authenticator is not None
         known = gate._authenticator._keys._known
         known[account.key[0]] = (0.0, known[account.key[0]][1])
-        for at in range(THREADS):
+        for at in range(READS):
             faults.before(READ, lambda: go_on.wait(60), after=at)
         made_up = [
             asyncio.ensure_future(
@@ -146,9 +146,9 @@ def test_a_known_key_is_read_again_while_many_made_up_ones_are(
                     may=anything,
                 )
             )
-            for at in range(3 * THREADS)
+            for at in range(3 * READS)
         ]
-        while faults._seen[READ] < 1 + THREADS:
+        while faults._seen[READ] < 1 + READS:
             await asyncio.sleep(0)
         try:
             await asyncio.wait_for(gate.authenticate(request_of(account.key), may=anything), 30)
@@ -167,7 +167,7 @@ def test_a_new_key_is_read_while_one_address_makes_keys_up(
     go_on = threading.Event()
 
     async def work(gate: Gate) -> None:
-        for at in range(THREADS // 2):
+        for at in range(READS // 2):
             faults.before(READ, lambda: go_on.wait(60), after=at)
         made_up = [
             asyncio.ensure_future(
@@ -186,7 +186,7 @@ def test_a_new_key_is_read_while_one_address_makes_keys_up(
                 )
             )
         )
-        while faults._seen[READ] < THREADS // 2:
+        while faults._seen[READ] < READS // 2:
             await asyncio.sleep(0)
         try:
             async with asyncio.timeout(30):
@@ -206,19 +206,19 @@ def test_what_one_account_administers_keeps_neither_keys_nor_other_accounts_wait
 ) -> None:
     go_on, begun = threading.Event(), list[str]()
 
-    def slow(*_: object) -> None:
+    async def slow(*_: object) -> None:
         begun.append("slow")
-        assert go_on.wait(60)
+        await caller.in_a_thread(lambda: go_on.wait(60))
 
     async def work(gate: Gate) -> None:
         acting.set("greedy")
-        greedy = [asyncio.ensure_future(gate.administer(slow)) for _ in range(3 * THREADS)]
+        greedy = [asyncio.ensure_future(gate.administer(slow)) for _ in range(3 * READS)]
         await asyncio.to_thread(wait_until, lambda: bool(begun))
         try:
             async with asyncio.timeout(30):
                 who = await gate.authenticate(request_of(account.key), may=anything)
                 assert account.name == acting.get() == who.account
-                found = await gate.administer(lambda admin, _: portal.run(admin.keys(account.name)))
+                found = await gate.administer(lambda admin, _: admin.keys(account.name))
             assert account.key[0] in [one.key_id for one in found]
             assert ["slow"] == begun
         finally:
@@ -261,7 +261,7 @@ def test_a_caller_is_confirmed_as_long_as_its_key_may(
         # As if ten seconds had passed.
         assert gate._authenticator is not None
         gate._authenticator._keys._known.clear()
-        portal.run(account.admin.delete_key(account.name, made.key_id))
+        await portal.asked(account.admin.delete_key(account.name, made.key_id))
         with pytest.raises(AuthenticationFailed, match="while the request waited"):
             await gate.confirm(who, Right.READ, who.full_name("orders"))
 
@@ -272,7 +272,7 @@ def test_without_a_master_key_everybody_is_local_and_no_body_is_read(
     client: cassieq.Client,
 ) -> None:
     async def work() -> None:
-        gate = Gate(Backend(lambda: client, threads=1), None)
+        gate = Gate(Backend(lambda: client, calls=1), None)
         assert LOCAL is await gate.authenticate(
             Request({"type": "http", "headers": []}), may=anything
         )

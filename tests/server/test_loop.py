@@ -24,7 +24,6 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.accounts.master_key import MasterKey
-from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.message import Message
@@ -249,7 +248,7 @@ class Loop:
 
     def __exit__(self, *exc: object) -> None:
         self.gateway.gate.close()
-        self.gateway.backend.close()
+        asyncio.run(self.gateway.backend.close())
 
     async def _now_us(self) -> int:
         return 1_767_225_600_000_000
@@ -378,8 +377,8 @@ def tens_of(one: Message, monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     def give_back(_self: object, _queue: str, messages: list[Message]) -> None:
         given_back.extend(messages)
 
-    monkeypatch.setattr(Waiting, "receive", receive)
-    monkeypatch.setattr(Waiting, "give_back", give_back)
+    monkeypatch.setattr(Backend, "receive", receive)
+    monkeypatch.setattr(Backend, "give_back", give_back)
     monkeypatch.setattr(Backend, "opened", opened)
     return given_back
 

@@ -311,16 +311,16 @@ def test_a_gateway_that_nobody_scrapes_does_not_lead(own_client: cassieq.Client)
     scanner = Scanner(1)
     scanner.start(own_client.store)
     try:
-        with taken(own_client.store, f"scan {own_client.datacenter}") as lead:
+        with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
             assert lead is not None, "nobody has asked for the figures"
         scanner.note_scrape()
         wait_until(lambda: scanner.last is not None, deadline_s=60)
-        with taken(own_client.store, f"scan {own_client.datacenter}") as lead:
+        with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
             assert lead is None
     finally:
         scanner.close(30)
     assert scanner.last is None
-    with taken(own_client.store, f"scan {own_client.datacenter}") as lead:
+    with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
         assert lead is not None, "it was given up"
 
 

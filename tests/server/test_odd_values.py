@@ -298,9 +298,8 @@ async def asked_here(cassandra: EmbeddedCassandra, path: str, **request: Any) ->
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.post(path, **request)
     finally:
-        await app.waiting.close()
         app.gate.close()
-        app.backend.close()
+        await app.backend.close()
 
 
 def broken(*_: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, Moves
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import get, new_queue, policy_of, refusal
@@ -225,7 +227,7 @@ def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
 ) -> None:
     """Its gateway stood still in a step. By then it was listed as failed, and others went on."""
     own, _, arn = dead_letters
-    moves = Moves(cast("Backend", SimpleNamespace(client=client)))
+    moves = Moves(cast("Backend", SimpleNamespace(client=for_tasks(client))))
     mine: dict[str, Any] = {
         "TaskHandle": "mine", "Status": "RUNNING", UNTIL: client.now_us() // 1_000,
         "ApproximateNumberOfMessagesMoved": 0, "ApproximateNumberOfMessagesToMove": 2,
@@ -233,17 +235,17 @@ def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
     others = {"TaskHandle": "others", "Status": "RUNNING", UNTIL: mine[UNTIL] + 60_000}
     client.label_queue(own, {LABEL: json.dumps(mine)})
 
-    def slowly(*, at_most: int) -> Redriven:
-        client.label_queue(own, {LABEL: json.dumps(others)})
-        return client.redrive(own, at_most=at_most - 1)
+    async def slowly(*, at_most: int) -> Redriven:
+        await for_tasks(client).label_queue(own, {LABEL: json.dumps(others)})
+        return await for_tasks(client).redrive(own, at_most=at_most - 1)
 
-    moves._step(own, slowly, mine)
+    asyncio.run(moves._step(own, slowly, mine))
 
     assert ("FAILED", LATE) == (mine["Status"], mine["FailureReason"])
     assert others == json.loads(client.queue(own).labels[LABEL])
     mine |= {"Status": "RUNNING", UNTIL: client.now_us() // 1_000}
     client.label_queue(own, {LABEL: json.dumps(mine)})
-    moves._step(own, partial(client.redrive, own), mine)
+    asyncio.run(moves._step(own, partial(for_tasks(client).redrive, own), mine))
     assert ("FAILED", LATE) == tuple(tasks(sqs, arn)[0][key] for key in ("Status", "FailureReason"))
 
 

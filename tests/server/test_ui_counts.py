@@ -13,10 +13,8 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from cassieq_spark import metrics
-from cassieq_spark.aio.waiting import Waiting
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreUnavailable
-from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog
@@ -24,7 +22,7 @@ from cassieq_spark.server.ui import counted
 from cassieq_spark.server.ui.door import UiDoor
 from cassieq_spark.server.ui.page import PREFIX
 from cassieq_spark.store.call import acting
-from tests.server.test_waiting import Unclosed
+from tests.fixtures.backends import connected, unconnected
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -51,20 +49,11 @@ def looking(client: cassieq.Client, work: Callable[[httpx.AsyncClient], Awaitabl
     """Visit a page in this process, where the statements of the client are counted."""
 
     async def run() -> Any:
-        backend = Backend(lambda: Unclosed(client), threads=4)  # type: ignore[arg-type,return-value]  # it is one but for close
-        await backend.connect()
-        waiting = Waiting(backend, consumer="gateway")
-        page = UiDoor(
-            backend, waiting, Gate(backend, None), RepairLog(None), Rates(),
-            has_login=False,
-        )  # fmt: skip
-        transport = httpx.ASGITransport(Starlette(routes=[Mount(PREFIX, page)]))
-        try:
+        async with connected(client) as backend:
+            page = UiDoor(backend, Gate(backend, None), RepairLog(None), Rates(), has_login=False)
+            transport = httpx.ASGITransport(Starlette(routes=[Mount(PREFIX, page)]))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 return await work(http)
-        finally:
-            await waiting.close()
-            backend.close()
 
     return asyncio.run(run())
 
@@ -159,7 +148,7 @@ def test_a_visitor_who_deletes_a_queue_does_not_see_it_any_more(
 
 def test_a_failure_is_not_remembered(client: cassieq.Client, prefix: str) -> None:
     async def run() -> tuple[str, list[str]]:
-        backend = Backend(lambda: Unclosed(client), threads=4)  # type: ignore[arg-type,return-value]  # as above
+        backend = unconnected(client)
         counts = counted.Counts(backend)
         principal = await Gate(backend, None).by_token("", Request({"type": "http", "headers": []}))
         try:
@@ -168,7 +157,7 @@ def test_a_failure_is_not_remembered(client: cassieq.Client, prefix: str) -> Non
             await backend.connect()
             return refused.value.code, await counts.names(principal, prefix)
         finally:
-            backend.close()
+            await backend.close()
 
     assert ("store_unavailable", [f"{prefix}{at}" for at in range(QUEUES)]) == asyncio.run(run())
 
@@ -177,7 +166,7 @@ def test_an_account_whose_queues_are_slow_to_count_keeps_no_other_waiting(
     client: cassieq.Client, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> tuple[counted.Counted | None, int]:
-        backend = Backend(lambda: Unclosed(client), threads=8)  # type: ignore[arg-type,return-value]  # as above
+        backend = unconnected(client, calls=8)
         await backend.connect()
         counts, go_on, begun = counted.Counts(backend), asyncio.Event(), list[str]()
         on_queue = backend.on_queue
@@ -202,7 +191,7 @@ def test_an_account_whose_queues_are_slow_to_count_keeps_no_other_waiting(
         finally:
             go_on.set()
             await asyncio.gather(*greedy)
-            backend.close()
+            await backend.close()
 
     found, begun = asyncio.run(run())
     assert found is not None

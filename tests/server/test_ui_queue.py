@@ -175,7 +175,7 @@ def test_pages_go_on_where_they_were_whatever_was_taken_meanwhile(
             for key in ("a", "b", "c", "d"):
                 queue.put_many([b"x"] * 7, priority=priority, key=key)
         queue.release(queue.get(9))
-        lane = portal.run(open_lane(client.store, queue._known_lane.queue))
+        lane = portal.run(open_lane(client.store, queue._lane.queue))
         first = portal.run(page(lane, 11))
         assert 11 == len(first)
         assert {1} == {one.priority for one in first}

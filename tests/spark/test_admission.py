@@ -14,7 +14,7 @@ from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.one_queue import OneQueue
 from cassieq_spark.spark.source.planner import Planner
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 from cassieq_spark.store import session as sessions
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
@@ -124,7 +124,7 @@ def test_what_comes_while_a_trigger_has_counted_nothing_waits_too(
 
     async def count(queue: OneQueue, enough: int) -> int | None:
         counted = await counting(queue, enough)
-        await portal.outside(comes_late)
+        await caller.outside(comes_late)
         return counted
 
     counting = OneQueue.count

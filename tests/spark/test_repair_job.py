@@ -89,7 +89,7 @@ def test_tasks_heal_what_a_driver_alone_would(
 def test_another_leader_is_left_to_work(
     streams: Streams, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with leading(streams.lane.store) as is_leader:
+    with portal.entered(leading(streams.lane.store)) as is_leader:
         assert is_leader
         assert (0, None) == run(streams)
         assert "another repair is at work" in capsys.readouterr().err
@@ -140,7 +140,7 @@ def test_each_line_of_a_job_that_repeats_has_its_time(
             streams.put(streams.numbered(0, 500).coalesce(1))
             break_a_bucket(streams)
         where = ["--contact-points", streams.options["contactPoints"], "--keyspace", KEYSPACE]
-        with leading(streams.lane.store), pytest.raises(Passes.Over):
+        with portal.entered(leading(streams.lane.store)), pytest.raises(Passes.Over):
             job.main([*where, "--queue", streams.queue.name, *flags, "--log-format", form])
         lines = capsys.readouterr().err.splitlines()
         assert lines, flags

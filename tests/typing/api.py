@@ -51,7 +51,7 @@ def client_api() -> None:
 
 
 async def async_api() -> None:
-    async with cassieq.connect_async("127.0.0.1:9042", threads=4, keyspace="cassieq") as client:
+    async with cassieq.connect_async("127.0.0.1:9042", keyspace="cassieq") as client:
         assert_type(client, cassieq.AsyncClient)
         await client.bootstrap(replication={"class": "NetworkTopologyStrategy", "datacenter1": 3})
         queue = await client.create_queue("orders", visibility_timeout=timedelta(seconds=30))

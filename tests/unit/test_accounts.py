@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pickle
@@ -399,34 +400,42 @@ def test_a_token_that_would_be_too_long_is_not_made() -> None:
 def test_a_key_is_read_once_in_ten_seconds_known_or_not() -> None:
     clock, rows, asked = ManualClock(), {"a": 1}, []
 
-    def find(key_id: str) -> int | None:
+    async def find(key_id: str) -> int | None:
         asked.append(key_id)
         return rows.get(key_id)
 
     cache: KeyCache[int] = KeyCache(find, clock)
-    assert [1, 1, None, None] == [cache.get("a"), cache.get("a"), cache.get("b"), cache.get("b")]
+
+    def get(key_id: str) -> int | None:
+        return asyncio.run(cache.get(key_id))
+
+    assert [1, 1, None, None] == [get(one) for one in "aabb"]
     assert ["a", "b"] == asked
     del rows["a"]
     rows["b"] = 2
     clock.advance(KEPT_S - 0.1)
-    assert (1, None) == (cache.get("a"), cache.get("b"))
+    assert (1, None) == (get("a"), get("b"))
     clock.advance(0.1)
-    assert (None, 2) == (cache.get("a"), cache.get("b"))
+    assert (None, 2) == (get("a"), get("b"))
 
 
 def test_made_up_ids_push_out_no_known_one_and_fill_no_memory() -> None:
     asked = []
 
-    def find(key_id: str) -> int | None:
+    async def find(key_id: str) -> int | None:
         asked.append(key_id)
         return 1 if key_id.startswith("known") else None
 
     cache: KeyCache[int] = KeyCache(find, ManualClock(), most=10)
-    for at in range(10):
-        cache.get(f"known{at}")
-    for at in range(1_000):
-        cache.get(f"made up {at}")
-    assert 20 == len(cache)
-    asked.clear()
-    assert [1] * 10 == [cache.get(f"known{at}") for at in range(10)]
-    assert [] == asked
+
+    async def ask() -> None:
+        for at in range(10):
+            await cache.get(f"known{at}")
+        for at in range(1_000):
+            await cache.get(f"made up {at}")
+        assert 20 == len(cache)
+        asked.clear()
+        assert [1] * 10 == [await cache.get(f"known{at}") for at in range(10)]
+        assert [] == asked
+
+    asyncio.run(ask())

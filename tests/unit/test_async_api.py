@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.aio.connect import connect_async
-from cassieq_spark.client import connect
+from cassieq_spark.connecting import connect, connect_async
 from cassieq_spark.errors import UsageError
 
 PAIRS = [
@@ -75,13 +74,11 @@ def test_there_is_no_call_that_the_synchronous_api_has_not(synchronous: type, ot
     assert public(other).keys() == public(synchronous).keys() - INSIDE
 
 
-def test_it_connects_with_the_same_arguments_and_some_threads() -> None:
+def test_it_connects_with_the_same_arguments() -> None:
     before, now = inspect.signature(connect).parameters, inspect.signature(connect_async).parameters
-    assert [*before, "threads"] == sorted(now, key=lambda name: name == "threads")
+    assert [*before] == [*now]
     with pytest.raises(UsageError, match="kespace"):
         connect_async("127.0.0.1", kespace="cassieq")  # type: ignore[call-arg]  # misspelt
-    with pytest.raises(UsageError, match="threads is 0"):
-        connect_async("127.0.0.1", threads=0)
 
 
 def test_outside_its_block_it_says_how_it_is_used() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextvars import copy_context
 
 import pytest
 
-from cassieq_spark.aio.pool import Pool
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import side_by_side
-from cassieq_spark.store.call import LONGEST_S, Call, asked_now, asked_s
+from cassieq_spark.store.call import Call
 from cassieq_spark.store.side_by_side import LEAST_S, SideBySide, in_turn, one_call
 from cassieq_spark.testing import ManualClock
 
@@ -70,37 +67,3 @@ def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_
         assert not lock.locked()
 
     asyncio.run(main())
-
-
-def test_a_call_that_waited_for_its_group_has_the_rest_of_its_time_and_none_without_a_thread() -> (
-    None
-):
-    goes_on = threading.Event()
-    begun: list[str] = []
-
-    def left_s() -> float:
-        call = side_by_side.present().call
-        assert call is not None
-        return call.left_s
-
-    async def main() -> None:
-        pool = Pool(1, "test")
-        context = asked_now()
-        since_s = context[asked_s]
-        assert since_s is not None
-        earlier = copy_context()
-        earlier.run(asked_s.set, since_s - 10.0)
-        assert LONGEST_S - 10.0 >= await pool.run(left_s, earlier)
-        assert LONGEST_S - 10.0 < await pool.run(left_s, context)
-
-        busy = asyncio.create_task(pool.run(lambda: goes_on.wait(60)))
-        await asyncio.sleep(0)
-        earlier.run(asked_s.set, since_s - LONGEST_S)
-        with pytest.raises(StoreTimeout, match="all 1 threads were busy for 24 s"):
-            await pool.run(lambda: begun.append("late"), earlier)
-        goes_on.set()
-        assert await busy
-        await pool.join()
-
-    asyncio.run(main())
-    assert [] == begun

@@ -88,7 +88,7 @@ def test_each_request_has_a_line_only_if_asked_for(
         count = calls = threads = 0
 
     Logs().start(access=access)
-    requests = RequestMetrics(CollectorRegistry(), Idle(), Idle())  # type: ignore[arg-type]  # asked at a scrape only
+    requests = RequestMetrics(CollectorRegistry(), Idle())  # type: ignore[arg-type]  # asked at a scrape only
     asked = Asked("rest", operation="putMessage", status=404, code="queue_not_found")
     requests.end(asked, requests.begin(asked))
     found = capsys.readouterr().err

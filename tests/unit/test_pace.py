@@ -24,7 +24,6 @@ def idle(looks: int, *, lanes: int = 1) -> Pace:
 def test_there_is_no_pause_before_the_first_look_and_after_one_that_found_something() -> None:
     pace = Pace()
     assert 0 == pace.pause_s(0.0, lanes=1)
-    assert not pace.has_paused
     pace = idle(3)
     pace.note(1.0, has_found=True, lanes=1)
     assert 0 == pace.pause_s(1.0, lanes=1)

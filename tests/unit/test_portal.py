@@ -18,7 +18,7 @@ import pytest
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.log import event
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_a_users_function_runs_in_the_thread_that_waits_and_may_make_calls() -> 
         return threading.current_thread().name, portal.run(thread_name())
 
     async def call() -> tuple[str, str]:
-        return await portal.outside(users)
+        return await caller.outside(users)
 
     assert (threading.current_thread().name, "cassieq-engine") == portal.run(call())
 
@@ -75,7 +75,7 @@ def test_whatever_a_users_function_raises_ends_the_call_and_not_the_engine(
         raise error
 
     async def call() -> None:
-        await portal.outside(users)
+        await caller.outside(users)
 
     expected = RuntimeError if error is StopIteration else error
     with pytest.raises(expected):
@@ -87,19 +87,110 @@ def test_what_a_ctrl_c_leaves_goes_on_and_its_result_is_handed_back() -> None:
     goes_on, handed_back = threading.Event(), []
 
     async def work() -> str:
+        caller.if_left(hand_back)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        await portal.in_a_thread(lambda: goes_on.wait(60))
+        await caller.in_a_thread(lambda: goes_on.wait(60))
         return "leased"
 
     async def hand_back(found: str) -> None:
         handed_back.append(found)
 
     with pytest.raises(KeyboardInterrupt):
-        portal.run(work(), left=hand_back)
+        portal.run(work())
     assert [] == handed_back
     goes_on.set()
     portal.wait_for_what_was_left()
     assert ["leased"] == handed_back
+
+
+def test_a_task_of_any_loop_waits_for_the_engine_in_its_own_context() -> None:
+    mine: ContextVar[str] = ContextVar("mine", default="nobody's")
+
+    async def look() -> tuple[str, str]:
+        return mine.get(), threading.current_thread().name
+
+    async def fail() -> None:
+        raise ValueError("deep inside")
+
+    async def program() -> None:
+        mine.set("the task's")
+        assert ("the task's", "cassieq-engine") == await portal.asked(look())
+        with pytest.raises(ValueError, match="deep inside"):
+            await portal.asked(fail())
+
+    asyncio.run(program())
+    asyncio.run(program())  # and in another loop
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_a_cancelled_task_leaves_goes_on_and_its_result_is_handed_back(
+    *, is_over: bool
+) -> None:
+    """Also if it was there already, and the task was cancelled in the same turn of its loop."""
+    goes_on, handed_back = threading.Event(), []
+
+    async def work() -> str:
+        caller.if_left(hand_back)
+        await caller.in_a_thread(lambda: goes_on.wait(60))
+        return "leased"
+
+    async def hand_back(found: str) -> None:
+        handed_back.append(found)
+
+    async def program() -> None:
+        task = asyncio.create_task(portal.asked(work()))
+        await asyncio.sleep(0.05)
+        if is_over:
+            goes_on.set()
+            threading.Event().wait(0.2)  # the loop sees nothing of it
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert not hasattr(caught.value, "__notes__")
+
+    asyncio.run(program())
+    goes_on.set()
+    wait_until(lambda: ["leased"] == handed_back)
+
+
+def test_a_cancelled_task_is_told_that_what_it_began_goes_on() -> None:
+    goes_on, has_ended = threading.Event(), threading.Event()
+
+    async def put() -> None:
+        await caller.in_a_thread(lambda: goes_on.wait(60))
+        has_ended.set()
+
+    async def program() -> list[str]:
+        task = asyncio.create_task(portal.asked(put()))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        return caught.value.__notes__
+
+    (note,) = asyncio.run(program())
+    assert "put had begun when it was cancelled" in note
+    goes_on.set()
+    assert has_ended.wait(60)
+
+
+def test_work_that_waits_hears_at_once_that_its_caller_has_left() -> None:
+    has_ended = threading.Event()
+
+    async def work() -> None:
+        left = asyncio.Event()
+        with caller.when_left(left.set):
+            await left.wait()
+        has_ended.set()
+
+    async def program() -> None:
+        task = asyncio.create_task(portal.asked(work()))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait({task})
+
+    asyncio.run(program())
+    assert has_ended.wait(60)
 
 
 def test_work_that_goes_on_for_long_ends_when_its_caller_has_left() -> None:
@@ -109,12 +200,12 @@ def test_work_that_goes_on_for_long_ends_when_its_caller_has_left() -> None:
         nonlocal rounds
         try:
             while True:
-                portal.check_caller()
+                caller.check()
                 rounds += 1
                 if rounds == 3:
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 await asyncio.sleep(0.01)
-        except portal.CallerLeft:
+        except caller.CallerLeft:
             has_ended.set()
             raise
 
@@ -217,10 +308,10 @@ print(os.waitstatus_to_exitcode(status))
 
 THREADS_GO_ON = """
 import threading, time
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 
 async def work():
-    return await portal.in_a_thread(lambda: "done")
+    return await caller.in_a_thread(lambda: "done")
 
 def later():
     threading.main_thread().join()

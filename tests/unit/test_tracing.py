@@ -8,14 +8,15 @@ import sys
 from cassieq_spark import tracing
 
 PROGRAM = """
+import asyncio
 import sys
 import cassieq_spark
 from cassieq_spark import tracing
 with tracing.sending("orders", [{}]) as context:
     assert {} == context
-assert [] == tracing.received("orders", list)
-headers = {"own": "header"}
-assert tracing.carried(headers) is headers
+async def nothing():
+    return []
+assert [] == asyncio.run(tracing.received("orders", nothing()))
 with tracing.settling("ack", "orders", 1):
     tracing.failed(cassieq_spark.QueueDeleted)
     assert tracing.current() is None

@@ -1,4 +1,4 @@
-"""Threads in turn: who is next, who is over its share, and what becomes of those who give up."""
+"""Calls in turn: who is next, who is over its share, and what becomes of those who give up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.aio.pool import Busy
-from cassieq_spark.server.turns import Turns
+from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.server import turns as module
+from cassieq_spark.server.turns import Busy, Shared, Turns
+from cassieq_spark.store import side_by_side
+from cassieq_spark.store.call import LONGEST_S, acting
 
 FOREVER = float("inf")
 
@@ -20,10 +23,10 @@ async def others_run() -> None:
 
 
 class Calls:
-    """Calls that have a thread until they are told to end."""
+    """Calls that have a place until they are told to end."""
 
-    def __init__(self, threads: int, *, most_waiting: int = 100) -> None:
-        self.turns = Turns(threads, most_waiting=most_waiting)
+    def __init__(self, places: int, *, most_waiting: int = 100) -> None:
+        self.turns = Turns(places, most_waiting=most_waiting)
         self.asked: list[str] = []
         self.begun: list[str] = []
         self.ended: list[str] = []
@@ -69,7 +72,7 @@ def test_an_account_with_many_calls_costs_another_one_turn_for_each_of_its_calls
     asyncio.run(run())
 
 
-def test_slow_calls_of_one_account_leave_half_of_the_threads_to_others() -> None:
+def test_slow_calls_of_one_account_leave_half_of_the_places_to_others() -> None:
     async def run() -> None:
         calls = Calls(8)
         await calls.ask(*"a" * 100)
@@ -84,7 +87,7 @@ def test_slow_calls_of_one_account_leave_half_of_the_threads_to_others() -> None
     asyncio.run(run())
 
 
-def test_calls_of_no_account_may_have_all_threads() -> None:
+def test_calls_of_no_account_may_have_all_places() -> None:
     async def run() -> None:
         calls = Calls(4)
         await calls.ask(*[""] * 9)
@@ -130,7 +133,7 @@ def test_who_gives_up_is_passed_over_even_as_its_turn_comes() -> None:
     asyncio.run(run())
 
 
-def test_no_thread_in_time_is_a_timeout_and_the_place_in_the_line_is_gone() -> None:
+def test_no_place_in_time_is_a_timeout_and_the_place_in_the_line_is_gone() -> None:
     async def run() -> None:
         calls = Calls(1)
         await calls.ask("a")
@@ -146,22 +149,22 @@ def test_no_thread_in_time_is_a_timeout_and_the_place_in_the_line_is_gone() -> N
 
 
 @given(
-    threads=st.integers(1, 6),
+    places=st.integers(1, 6),
     steps=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), max_size=60),
 )
-def test_no_thread_is_lost_and_nobody_who_may_have_one_waits(
-    threads: int, steps: list[tuple[str, int]]
+def test_no_place_is_lost_and_nobody_who_may_have_one_waits(
+    places: int, steps: list[tuple[str, int]]
 ) -> None:
-    """Whoever waits is over its share, or all threads are taken; and all get one in the end."""
+    """Whoever waits is over its share, or all places are taken; and all get one in the end."""
 
     async def run() -> None:
-        calls = Calls(threads)
+        calls = Calls(places)
         for account, kind in steps:
             if kind < 2:
                 await calls.ask(account)
             elif calls.held:
                 await calls.end(calls.held[0])
-            free = threads - len(calls.held)
+            free = places - len(calls.held)
             waits = {one for one in "abcd" if calls.asked.count(one) > calls.begun.count(one)}
             assert 0 <= free
             assert all(calls.held.count(one) >= free for one in waits)
@@ -169,5 +172,93 @@ def test_no_thread_is_lost_and_nobody_who_may_have_one_waits(
             await calls.end(calls.held[0])
         assert 0 == calls.turns.waiting
         assert sorted(calls.asked) == sorted(calls.begun)
+
+    asyncio.run(run())
+
+
+def test_a_call_has_its_place_until_it_ends_also_if_its_client_has_gone() -> None:
+    async def run() -> None:
+        turns, goes_on, begun = Turns(2), asyncio.Event(), list[str]()
+
+        async def call(name: str) -> str:
+            begun.append(name)
+            await goes_on.wait()
+            return name
+
+        gone = asyncio.create_task(turns.run(lambda: call("gone"), "a"))
+        late = asyncio.create_task(turns.run(lambda: call("late"), "a"))
+        await others_run()
+        gone.cancel()
+        await asyncio.wait({gone})
+        assert (["gone"], 2, 1) == (begun, turns.calls, turns.waiting)
+        goes_on.set()
+        assert "late" == await late
+        await others_run()
+        assert 0 == turns.calls
+
+    asyncio.run(run())
+
+
+def test_a_call_is_of_its_account_and_has_the_rest_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(module, "_monotonic", lambda: now_s)
+
+    async def run() -> None:
+        nonlocal now_s
+        turns = Turns(1)
+
+        async def seen() -> tuple[str | None, float]:
+            call = side_by_side.present().call
+            assert call is not None
+            return acting.get(), call.left_s
+
+        await turns.take("a", FOREVER)
+        acting.set("b")
+        waits = asyncio.create_task(turns.run(seen))
+        await others_run()
+        now_s = 10.0
+        turns.leave("a")
+        assert ("b", LONGEST_S - 10) == await waits
+        assert ("c", LONGEST_S) == await turns.run(seen, "c")
+        assert side_by_side.present().call is None
+
+    asyncio.run(run())
+
+
+def test_a_call_whose_turn_does_not_come_in_time_says_so_and_does_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_S", 0.01)
+
+    async def run() -> None:
+        turns, begun = Turns(1), list[str]()
+
+        async def call() -> None:
+            begun.append("late")
+
+        await turns.take("a", FOREVER)
+        with pytest.raises(StoreTimeout, match="Nothing was done"):
+            await turns.run(call, "a")
+        assert [] == begun
+
+    asyncio.run(run())
+
+
+def test_who_asks_for_the_same_at_the_same_time_waits_for_one_call() -> None:
+    async def run() -> None:
+        shared, asked = Shared(), list[str]()
+
+        async def ask() -> int:
+            asked.append("x")
+            await others_run()
+            return len(asked)
+
+        first, gone, third = (asyncio.create_task(shared.once("x", ask)) for _ in range(3))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert [1, 1] == [await first, await third]
+        assert 2 == await shared.once("x", ask)
 
     asyncio.run(run())

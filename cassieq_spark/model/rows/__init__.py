@@ -1,1 +1,1 @@
-"""Change bucket rows: what one client wants of a row, folded into one CAS at a time."""
+"""Change bucket rows: all that one client wants of a row, folded into one CAS at a time."""

@@ -1,4 +1,4 @@
-"""Answer the callers of one row: who waits, who has left, and what each is told. Pure."""
+"""Answer the callers of one row: who waits, who has left, and each one's answer. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rows.intents import Effect, Moment
 
 GIVE_BACK_S: Final = 1.0
-"""How long the writer tries to release what nobody will use; then it runs out by itself."""
+"""The time for which the writer tries to release an unused claim; then the lease runs out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Callers:
     def __init__(self) -> None:
         self._waiting = Waiting()
         self._sent: Sent | None = None
-        self._gone: frozenset[int] = frozenset()  # of what is sent: callers that wait no more
+        self._gone: frozenset[int] = frozenset()  # callers of ``_sent`` that no longer wait
         self._untaken: dict[int, tuple[Lease, ...]] = {}
         self._own = 0
         self._out: list[Output] = []
@@ -69,7 +69,7 @@ class Callers:
             self._waiting.add(Entry(ticket=self._own, intent=intent, deadline_s=until_s))
 
     def _fail_all(self, entries: Iterable[Entry], error: Exception | None = None) -> None:
-        """None of these was sent, but for what is in doubt."""
+        """End callers whose intents were never sent, except for earlier CASes in doubt."""
         for one in entries:
             if one.ticket not in self._gone:
                 self._end(one, End.AMBIGUOUS if one.doubts else End.NOT_SENT, error)
@@ -79,11 +79,11 @@ class Callers:
             self._out.append(Answer(ticket=entry.ticket, end=end, error=error))
 
     def _done(self, entry: Entry, effect: Effect, now: Seen | None, moment: Moment) -> None:
-        """Its effect is in the row, or it has none; ``now`` is the row as it is then."""
+        """Answer a caller whose effect is in the row, or has none; ``now`` is the row by then."""
         result = effect.result
         if isinstance(result, Claimed):
-            # By the row as it is now: others may have changed it since. A settlement's verdict is
-            # that of its own CAS, whoever was given the message since.
+            # A claim's result follows the row as it is now: others may have changed it since. A
+            # settlement's verdict follows its own CAS, even if others got the message since.
             there = None if now is None else now.value
             result = replace(result, leases=outcomes.still_held(there, result.leases))
             if entry.ticket in self._gone:

@@ -1,4 +1,4 @@
-"""Name what a `RowWriter` is told and what it asks for: events in, outputs out. Pure."""
+"""Define the events that a `RowWriter` gets and the outputs that it returns. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class SeenTags(Protocol):
-    """The marks that a row remembers, as `store.cas.Tags` has them (G2)."""
+    """The marks that a row remembers; `store.cas.Tags` implements it (G2)."""
 
     @property
     def evicted(self) -> int:
-        """The largest row version whose mark was pushed out; 0: none was."""
+        """The largest row version whose mark was pushed out; 0 if none was."""
 
     def has(self, writer: UUID, /) -> bool:
         """Whether the CAS with this mark took effect."""
 
 
 class SeenVersion(Protocol):
-    """What a CAS is conditional on, as `store.cas.Version` has it."""
+    """The version that a CAS is conditional on; `store.cas.Version` implements it."""
 
     @property
     def writer(self) -> UUID:
@@ -34,7 +34,7 @@ class SeenVersion(Protocol):
 
     @property
     def row_version(self) -> int:
-        """It grows with each CAS in one life of a row."""
+        """A number that grows with each CAS in one life of a row."""
 
     @property
     def tags(self) -> SeenTags:
@@ -42,7 +42,7 @@ class SeenVersion(Protocol):
 
 
 class Seen(Protocol):
-    """A row as read, as `store.cas.Stored` has it."""
+    """A row as read; `store.cas.Stored` implements it."""
 
     @property
     def value(self) -> Bucket:
@@ -50,17 +50,17 @@ class Seen(Protocol):
 
     @property
     def version(self) -> SeenVersion:
-        """Which row it is."""
+        """The row's version."""
 
 
 class Fate(StrEnum):
-    """What became of a CAS.
+    """The outcome of a CAS.
 
     Attributes:
         APPLIED: It happened.
         REFUSED: It did not happen and cannot any more. If there is no row, it may have happened
-            before the row was dropped: only L tells (ADR 11).
-        EVICTED: The row has changed since, and its tags cannot tell [R8].
+            before the row was dropped: only L shows that (ADR 11).
+        EVICTED: The row has changed since, and its tags no longer show the outcome [R8].
         OPEN: The row is as it was: the CAS may still land [P7].
     """
 
@@ -71,9 +71,9 @@ class Fate(StrEnum):
 
 
 def fate_of(before: SeenVersion, mark: UUID, now: Seen | None) -> Fate:
-    """What became of a CAS that was conditional on ``before``, by a row that was read after it.
+    """Return the outcome of a CAS that was conditional on ``before``, by a row that was read later.
 
-    It must be asked before this client's next CAS takes effect, which replaces the tag (G3).
+    Ask before this client's next CAS takes effect, which replaces the tag (G3).
     """
     if now is None:
         return Fate.REFUSED
@@ -89,13 +89,14 @@ def fate_of(before: SeenVersion, mark: UUID, now: Seen | None) -> Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """A caller wants something.
+    """A caller queues an intent.
 
     Attributes:
         ticket: 1 or more; each is larger than those before.
-        deadline_s: Until then it is answered, by the monotonic clock.
-        company_until_s: So long it may wait for others to share its CAS; acks only.
+        deadline_s: The monotonic time until which it is answered.
+        company_until_s: The time until which it may wait for others to share its CAS; acks only.
         known: The row as this caller has just read it, or as this client's last CAS left it.
+        more_come: Other events come in the same turn; nothing is folded before the last of them.
     """
 
     ticket: int
@@ -103,25 +104,26 @@ class Queued:
     deadline_s: float = inf
     company_until_s: float = -inf
     known: Seen | None = None
+    more_come: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """A caller is gone, whether answered or not: nobody will use what it is given."""
+    """A caller has left, whether answered or not: nobody will use its result."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A claim's caller has its answer in hand: from now on, its leases are its own business."""
+    """A claim's caller has received its answer: from now on it cares for its leases itself."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRead:
-    """Answers `ReadRow`. With an error it stayed unanswered; None: there is no row."""
+    """The answer to `ReadRow`: the row, None if there is no row, or the error if unanswered."""
 
     row: Seen | None = None
     error: Exception | None = None
@@ -129,7 +131,7 @@ class RowRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hinted:
-    """Answers `WriteHints`: they are written, at quorum, or stayed unanswered."""
+    """The answer to `WriteHints`: they are written at quorum, or stayed unanswered."""
 
     minutes: tuple[int, ...]
     error: Exception | None = None
@@ -137,12 +139,12 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasEnded:
-    """Answers `SendCas`.
+    """The answer to `SendCas`.
 
     Attributes:
-        fate: As `store.cas` has settled it; `Fate.OPEN`: it stayed unanswered.
+        fate: The outcome by `store.cas`; `Fate.OPEN`: it stayed unanswered.
         now: The row as read since, or as this CAS wrote it; None: there is none any more.
-        error: With `Fate.REFUSED`: nothing was sent, for this reason.
+        error: With `Fate.REFUSED`: the reason why nothing was sent.
     """
 
     fate: Fate
@@ -152,15 +154,15 @@ class CasEnded:
 
 @dataclass(frozen=True, slots=True)
 class PauseOver:
-    """Answers `Pause`."""
+    """The answer to `Pause`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOver:
-    """A caller with a `Turn` is done, well or not.
+    """A caller with a `Turn` is done, successfully or not.
 
     Attributes:
-        row: As the caller's own statement has left it; None: it may be anyhow.
+        row: The row as the caller's own statement left it; None: unknown.
     """
 
     row: Seen | None = None
@@ -168,7 +170,7 @@ class TurnOver:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """It is `RowWriter.wake_at_s`."""
+    """The time `RowWriter.wake_at_s` has come."""
 
 
 Event = (
@@ -191,7 +193,8 @@ class WriteHints:
     """Write an expiry hint for each of these times; answer with ``minutes``.
 
     Attributes:
-        tickets: Whose CAS waits for it; none: it is written again for one that has taken effect.
+        tickets: The callers whose CAS waits for the hints; empty: a CAS that has taken effect needs
+            them again.
     """
 
     minutes: tuple[int, ...]
@@ -206,7 +209,7 @@ class SendCas:
     It is sent in a context of its own, again and again until it is answered or ``until_s`` is over.
 
     Attributes:
-        tickets: Whose intents it carries out, in the order of the fold; a negative one is the
+        tickets: The intents that it carries out, in the order of the fold; a negative one is the
             writer's own.
     """
 
@@ -232,14 +235,14 @@ class Granted:
 
 
 class End(StrEnum):
-    """How an intent ended.
+    """The end of an intent.
 
     Attributes:
-        DONE: By its result: carried out, or judged to have no effect.
-        LOST: A claim; others were faster. Nothing was leased.
-        NOT_SENT: Nothing was sent, or what was sent did not happen.
-        AMBIGUOUS: It may have happened, or may yet.
-        CONTENDED: Others were faster too many times in a row.
+        DONE: The result says it: carried out, or judged to have no effect.
+        LOST: A claim that lost against another client. Nothing was leased.
+        NOT_SENT: Nothing was sent, or the CAS that was sent did not happen.
+        AMBIGUOUS: It may have happened, or may happen yet.
+        CONTENDED: Other clients won too many times in a row.
     """
 
     DONE = "done"
@@ -254,11 +257,11 @@ class Answer:
     """The answer to one caller.
 
     Attributes:
-        result: If ``end`` is `End.DONE`; an `IllegalMove` is to be raised.
+        result: Set if ``end`` is `End.DONE`; the caller raises an `IllegalMove`.
         before, changed: The row before and after this intent alone.
-        row: The row as it is then, as far as this client knows; None: there is none.
+        row: The row afterwards, as far as this client knows; None: there is none.
         reads_low: The result holds if L, read from now on, is not above the bucket (G5).
-        error: Why not, if the store has said so.
+        error: The store's error, if there is one.
     """
 
     ticket: int

@@ -1,9 +1,9 @@
-"""Fold what several callers want of one row into one change of it, in a stated order. Pure.
+"""Fold the intents of several callers into one change of a row, in a stated order. Pure.
 
     settlements, in the order in which they came  ->  claims
 
 Each has the result that it would have if all were carried out in this order, one after the other.
-A settlement comes first: a lease that ran out is still its holder's until a claim takes it [R20].
+Settlements come first: a lease that ran out is still its holder's until a claim takes it [R20].
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rows.intents import Moment, Result, Settlement
 
     Wanted = tuple[int, Settlement | Claim]
-    """A ticket, and what its caller wants."""
+    """A ticket, and its caller's intent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Folded:
-    """The row after all of it, and each caller's part.
+    """The row after the whole fold, and each caller's part.
 
     Attributes:
         effects: By ticket, in the order of the fold.
@@ -48,16 +48,16 @@ class Folded:
     effects: dict[int, Effect] = field(default_factory=dict)
 
     def add(self, ticket: int, effect: Effect) -> None:
-        """Take one effect as the last one so far."""
+        """Add an effect as the last one so far."""
         self.effects[ticket] = effect
         self.row = effect.row
 
 
 def fold(row: Bucket | None, wanted: Iterable[Wanted], moment: Moment) -> Folded:
-    """Apply all that is wanted to one row.
+    """Apply all intents to one row.
 
     Args:
-        wanted: In the order in which it came; at most a thousand, so that a fold takes some
+        wanted: In the order in which they came; at most a thousand, so that a fold takes some
             milliseconds (a row of 16,000 leases: 0.1 s).
     """
     folded = Folded(row=row)
@@ -84,19 +84,19 @@ def fold(row: Bucket | None, wanted: Iterable[Wanted], moment: Moment) -> Folded
 
 
 def in_order(wanted: Iterable[Wanted]) -> list[Wanted]:
-    """The order of a fold: settlements, then claims, each as they came."""
+    """Return the order of a fold: settlements, then claims, each as they came."""
     return sorted(wanted, key=lambda one: isinstance(one[1], Claim))
 
 
 def may_merge(places: Sequence[tuple[int, int]], acked: Runs) -> bool:
-    """Whether an ack may be carried out with those so far, as one settlement.
+    """Whether an ack may be merged with those so far into one settlement.
 
-    Only if it is of other messages: a message's second action is judged on the row after the
-    first. Merged, the row is gone through once and not for each ack.
+    It must be of other messages: a message's second action is judged on the row after the first. A
+    merge goes through the row once, not once for each ack.
 
     Args:
         places: The runs of the acks so far, ascending.
-        acked: The messages of this one.
+        acked: The messages of this ack.
     """
     return not any(
         (at := bisect_right(places, (last, OFFSET_LIMIT))) and places[at - 1][1] >= first
@@ -131,7 +131,7 @@ class _Acks:
 
 
 def _part(judged: Result, asks: Sequence[Ask], *, holds_all: bool) -> Judged:
-    """One caller's part of what was judged of merged acks."""
+    """Return one caller's part of the verdict on merged acks."""
     mine: dict[UUID, Runs] = {}
     for ask in asks:
         mine[ask.lease_id] = mine.get(ask.lease_id, EMPTY) | (ask.runs or EMPTY)
@@ -151,7 +151,7 @@ def _part(judged: Result, asks: Sequence[Ask], *, holds_all: bool) -> Judged:
 
 
 def _applied(intent: Settlement, row: Bucket | None, moment: Moment) -> Effect:
-    """Apply one; a move that the row does not allow fails its own caller only."""
+    """Apply one settlement; a move that the row does not allow fails its own caller only."""
     try:
         return intent.apply(row, moment)
     except IllegalMove as error:
@@ -159,7 +159,7 @@ def _applied(intent: Settlement, row: Bucket | None, moment: Moment) -> Effect:
 
 
 def _together(wanted: Iterable[Wanted]) -> list[list[tuple[int, Claim]]]:
-    """The claims, those that share leases together: by who of them came first."""
+    """Group the claims that share leases, in the order of each group's first claim."""
     groups: dict[object, list[tuple[int, Claim]]] = {}
     for ticket, intent in wanted:
         if isinstance(intent, Claim):

@@ -1,4 +1,4 @@
-"""Describe what one caller wants of a bucket row: a pure function of the row and the moment.
+"""Define what a caller may want of a bucket row: a pure function of the row and the moment.
 
     intent.apply(row, moment) -> Effect(row, result, times that need a hint)
 
@@ -31,14 +31,14 @@ ACK: Final = Ack()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The time of one step, and what else the step must be given.
+    """The time of one step, and its other inputs.
 
     Attributes:
         now_us: Cluster time (G6).
         at_s: Monotonic time, for deadlines.
-        spare_us: A claim lasts at least this long: some of this client's own CAS times, measured
+        spare_us: The least time that a claim lasts: some of this client's own CAS times, measured
             from the fold to the answer [R21].
-        new_id: Draws an id; a lease's tells ``now_us`` (UUID version 7).
+        new_id: Draws an id; a lease's id holds ``now_us`` (UUID version 7).
         passed: The minute of the lane's time pointer, as this client last read it.
     """
 
@@ -51,7 +51,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """The messages that one claim was given.
+    """The messages that one claim got.
 
     Attributes:
         leases: Each with the caller's own runs: others may hold further runs of the same lease.
@@ -63,7 +63,7 @@ class Claimed:
 
 
 Result = Claimed | Judged | bool | int | moves.IllegalMove | None
-"""By intent: what `Claim`, `Settle`, `Cancel` or `Change`, and `Purge` tell their callers."""
+"""The result of each intent: of `Claim`, `Settle`, `Cancel` or `Change`, and `Purge`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,12 @@ class Effect:
     """The effect of one intent.
 
     Attributes:
-        before, row: The row before and after this intent; the same object: it changes nothing.
-        times_us: When messages come back that this intent has moved; 0: now (design 6).
-        is_whole: All that was asked takes effect. Otherwise a newer row may say more.
-        reads_low: The caller may believe the result only above L, read after the row (G5).
+        before, row: The row before and after this intent; the same object if nothing changes.
+        times_us: When the messages that this intent has moved come back; 0: now
+            (docs/design/returns-and-hints.md).
+        is_whole: Whether all of the intent takes effect. Otherwise a newer row may give more.
+        reads_low: The caller may believe the result only if L, read after the row, is not above the
+            bucket (G5).
     """
 
     before: Bucket | None
@@ -90,8 +92,8 @@ class Claim:
     """Lease up to ``at_most`` visible messages.
 
     Attributes:
-        visibility_us: From the fold on.
-        run, below, max_deliveries, expired_die, fresh_first: As in `Terms`.
+        visibility_us: The length of the lease, from the fold on.
+        run, below, max_deliveries, expired_die, fresh_first: See `Terms`.
     """
 
     at_most: int
@@ -106,9 +108,9 @@ class Claim:
 
     @property
     def sharing(self) -> tuple[object, ...] | None:
-        """Claims of equal values share leases; None: this one shares with nobody.
+        """The key of claims that share leases; None: this one shares with no other.
 
-        A Spark batch's offset names whole leases, so a run's are its own (I8).
+        A Spark batch's offset names whole leases, so a run does not share its leases (I8).
         """
         if self.run is not None:
             return None
@@ -116,7 +118,7 @@ class Claim:
         return self.owner, self.visibility_us, self.below, self.fresh_first, *dying
 
     def terms(self, moment: Moment) -> Terms:
-        """The terms of a claim that is folded now."""
+        """Return the terms of a claim that is folded now."""
         return Terms(
             at_most=self.at_most,
             owner=self.owner,
@@ -131,9 +133,9 @@ class Claim:
 
 
 def claim_together(row: Bucket | None, claims: list[Claim], moment: Moment) -> list[Effect]:
-    """Apply claims of equal `Claim.sharing`, one after the other; the effect of each.
+    """Apply claims of equal `Claim.sharing`, one after the other; return the effect of each.
 
-    The first one's effect has the row before all of them, and what was taken out.
+    The first effect has the row before all of them, and the expired messages.
     """
     if row is None:
         nothing = Effect(before=None, row=None, result=Claimed(), is_whole=False, reads_low=True)
@@ -157,7 +159,7 @@ def claim_together(row: Bucket | None, claims: list[Claim], moment: Moment) -> l
 
 
 class Ask(NamedTuple):
-    """One action on messages of a delivery; ``runs`` None: all that the lease holds."""
+    """One action on messages of a delivery; ``runs`` None means all that the lease holds."""
 
     lease_id: UUID
     action: Action
@@ -177,19 +179,19 @@ class Settle:
 
     @property
     def touches(self) -> Runs | None:
-        """The messages that it names; None: whatever a lease holds."""
+        """The messages that it names; None: all that a lease holds."""
         if len(self.asks) == 1:
             return self.asks[0].runs
         named = [ask.runs for ask in self.asks if ask.runs is not None]
         return union(named) if len(named) == len(self.asks) else None
 
     def apply(self, row: Bucket | None, moment: Moment) -> Effect:
-        """Judge what is asked and carry out what is held."""
+        """Judge the asks, and carry out those on held messages."""
         return settled(row, self.asks, moment)
 
 
 def settled(row: Bucket | None, asks: Iterable[Ask], moment: Moment) -> Effect:
-    """Carry out what is asked of a row, as one settlement."""
+    """Carry out the asks on a row, as one settlement."""
     asked = asked_of(asks)
     if row is None:
         never = {one: union(runs for runs in of.values() if runs) for one, of in asked.items()}
@@ -213,7 +215,7 @@ def settled(row: Bucket | None, asks: Iterable[Ask], moment: Moment) -> Effect:
 
 
 def asked_of(asks: Iterable[Ask]) -> dict[UUID, dict[Action, Runs | None]]:
-    """What is asked, as `settlement.judge` takes it."""
+    """Return the asks in the form that `settlement.judge` takes."""
     pairs: dict[UUID, dict[Action, list[tuple[int, int]] | None]] = {}
     for lease_id, action, runs in asks:
         actions = pairs.setdefault(lease_id, {})
@@ -232,7 +234,7 @@ def asked_of(asks: Iterable[Ask]) -> dict[UUID, dict[Action, Runs | None]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Take messages back that nobody was given yet; tells whether all of them are cancelled."""
+    """Cancel messages before their first delivery; the result is whether all are cancelled."""
 
     runs: Runs
 
@@ -242,7 +244,7 @@ class Cancel:
         return self.runs
 
     def apply(self, row: Bucket | None, moment: Moment) -> Effect:
-        """Cancel, unless somebody was given them."""
+        """Cancel those messages that nobody got yet."""
         if row is None:
             return Effect(before=None, row=None, result=False, is_whole=False, reads_low=True)
         after = cancelled(row, self.runs, now_us=moment.now_us)
@@ -252,12 +254,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """Drop all of a sealed bucket; tells how many messages that were."""
+    """Drop all messages of a sealed bucket; the result is their number."""
 
     touches: ClassVar[Runs | None] = None
 
     def apply(self, row: Bucket | None, moment: Moment) -> Effect:
-        """Drop what is left."""
+        """Drop all that is left."""
         if row is None or row.status is not Status.SEALED:
             return Effect(before=row, row=row, result=0, is_whole=False, reads_low=True)
         after = moves.purged(row, now_us=moment.now_us)
@@ -266,11 +268,11 @@ class Purge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Any other change of a row, such as repair's; tells whether it changed the row.
+    """Any other change of a row, such as repair's; the result is whether the row changed.
 
     Attributes:
-        change: Pure: row, now (µs) and a source of ids; None: leave the row as it is. It is called
-            again with newer rows.
+        change: A pure function of row, now (µs) and a source of ids; None: leave the row as it is.
+            It is called again with newer rows.
         times_us: When messages come back by it, whatever the row is.
         touches: The messages that it moves; None: any.
     """
@@ -280,7 +282,7 @@ class Change:
     touches: Runs | None = field(default=None)
 
     def apply(self, row: Bucket | None, moment: Moment) -> Effect:
-        """Call it."""
+        """Call ``change``."""
         after = None if row is None else self.change(row, moment.now_us, moment.new_id)
         if after is None or after is row:
             return Effect(before=row, row=row, result=False, is_whole=False, reads_low=True)
@@ -291,8 +293,8 @@ class Change:
 class Turn:
     """A statement of the caller's own: insert, seal, fill, publish or drop.
 
-    It is no function of the row. The caller is told when nothing of this client is under way on the
-    row, sends it, and says how the row is then.
+    It is not a function of the row. The writer tells the caller when no statement of this client is
+    under way on the row. The caller then sends its own, and reports the row afterwards.
     """
 
     touches: ClassVar[Runs | None] = None
@@ -303,7 +305,7 @@ Intent = Settlement | Claim | Turn
 
 
 def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:
-    """When these messages come back, and any others whose time this change has moved.
+    """Return when these messages come back, and any others whose time this change has moved.
 
     If delays no longer fit a row, all delays of the row are merged into wider steps [R7].
     """
@@ -313,7 +315,7 @@ def moved_times_us(old: Bucket, new: Bucket, moved: Runs) -> list[int]:
 
 
 def return_times_us(row: Bucket, moved: Runs | None = None) -> list[int]:
-    """When messages of a row come back by time; 0 for those that are back.
+    """Return when messages of a row come back by time; 0 for those that are back.
 
     Args:
         moved: Only these messages; None: all.

@@ -1,4 +1,4 @@
-"""Keep what is known of one row, and learn from it what became of a CAS. Pure."""
+"""Keep a client's knowledge of one row, and learn the outcome of a CAS from it. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rows.waiting import Entry
 
 MAX_REFUSALS: Final = 64
-"""How many CASes of a settlement may be refused in a row before its caller gets an error."""
+"""The most refused CASes in a row of one settlement, before its caller gets an error."""
 
 SHARED_FOR_US: Final = 10_000_000
 ALONE: Final = 4
-"""Where others change a row too, a remembered row is not believed for so long, or until so many
-CASes of this client followed each other: a refused CAS costs more than a read (ADR 34)."""
+"""The limits of a remembered row. If others change the row too, it is not used for this time, or
+until this many CASes of the client followed each other: a refused CAS costs more than a read
+(ADR 34)."""
 
 
 class KnownRow(Callers):
@@ -34,8 +35,8 @@ class KnownRow(Callers):
         super().__init__()
         self._known: Seen | None = None
         self._is_known = False
-        self._as_of = 0  # the last ticket that came before the row was known to be so
-        self._is_read = False  # it was read for those who wait, and nothing was sent since
+        self._as_of = 0  # the last ticket before the row was known in this state
+        self._is_read = False  # it was read for the present waiters, and nothing was sent since
         self._must_read = False
         self._reading: int | None = None
         self._open: tuple[Sent, ...] = ()
@@ -46,7 +47,7 @@ class KnownRow(Callers):
         self._alone = 0
 
     def _is_newer(self, look: Seen) -> bool:
-        """Whether a caller's look is to be believed: an old one only loses its CAS (G2)."""
+        """Whether a caller's read is to be believed: an old one only loses its CAS (G2)."""
         if self._is_known and self._known is not None:
             return look.version.row_version > self._known.version.row_version
         self._as_of = 0
@@ -75,13 +76,13 @@ class KnownRow(Callers):
         self._fail_all(self._waiting.remove(tickets), error)
 
     def _adopt(self, row: Seen | None, as_of: int, moment: Moment) -> None:
-        """Take a row as the newest one, whatever was known before: it was read after that."""
+        """Take a row as the newest one: it was read after all that is known."""
         self._known, self._is_known, self._as_of = row, True, as_of
         for sent in self._open:
             self._look_for(sent, row, moment)
 
     def _look_for(self, sent: Sent, row: Seen | None, moment: Moment) -> None:
-        """Learn from a row what became of a CAS that was in doubt."""
+        """Learn from a row the outcome of a CAS that was in doubt."""
         fate = fate_of(sent.before, sent.mark, row)
         if fate is Fate.OPEN:
             return
@@ -90,7 +91,7 @@ class KnownRow(Callers):
             self._came_true(sent, moment)
         for entry in sent.entries:
             effect = sent.folded.effects[entry.ticket]
-            if entry.is_claim:  # its caller has been told that nobody knows
+            if entry.is_claim:  # its caller has got `End.AMBIGUOUS`
                 there = None if row is None else row.value
                 self._give_back(outcomes.still_held(there, outcomes.leases_of(effect)), moment)
             elif fate is Fate.APPLIED:
@@ -112,7 +113,7 @@ class KnownRow(Callers):
         return sent
 
     def _resolve(self, sent: Sent, fate: Fate, now: Seen | None, moment: Moment) -> None:
-        """Tell each caller what became of its CAS, or fold it again."""
+        """Answer each caller by the outcome of its CAS, or queue its intent again."""
         again: list[Entry] = []
         there = None if now is None else now.value
         for entry in sent.entries:
@@ -135,7 +136,7 @@ class KnownRow(Callers):
         self._losses = 0 if fate is Fate.APPLIED else self._losses + 1
         if again and there is not None:
             # The first pause is short, so the row of the refusal is good enough after it. In a
-            # longer one others change it: a row from before it wins nothing (ADR 34).
+            # longer pause others change the row: a row from before it wins nothing (ADR 34).
             self._is_pausing, self._must_read = True, self._losses > 1
             self._out.append(Pause(attempt=self._losses - 1))
 
@@ -144,8 +145,8 @@ class KnownRow(Callers):
     ) -> None:
         """End a claim whose CAS is not known to have happened; it is never folded again.
 
-        It would lease twice, and use up a delivery. A mark proves success, and a missing one
-        nothing [P7].
+        Another fold would lease twice, and use up a delivery. A mark proves success, and a missing
+        mark proves nothing [P7].
         """
         leases = outcomes.leases_of(effect)
         there = None if now is None else now.value
@@ -173,7 +174,7 @@ class KnownRow(Callers):
         return [one for one in entries if one.refusals < MAX_REFUSALS]
 
     def _note_who(self, sent: Sent, fate: Fate, now: Seen | None, moment: Moment) -> None:
-        """Learn whether others change this row, too."""
+        """Learn whether other clients change this row, too."""
         if fate is Fate.APPLIED and now is not None and now.version.writer == sent.mark:
             self._alone = self._alone + 1 if sent.before.writer == self._own_writer else 0
             self._own_writer = sent.mark

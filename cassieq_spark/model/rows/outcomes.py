@@ -1,6 +1,6 @@
-"""Tell callers what became of their intents, from a CAS's outcome and the row as it is then. Pure.
+"""Find an intent's outcome from its CAS's outcome and the row afterwards. Pure.
 
-The tag comes first (`events.fate_of`). Marks count only where the tags cannot tell [R8].
+The tag comes first (`events.fate_of`). Marks count only where the tags no longer tell [R8].
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 def leases_of(effect: Effect) -> tuple[Lease, ...]:
-    """The leases that a claim was given."""
+    """Return the leases that a claim got."""
     return effect.result.leases if isinstance(effect.result, Claimed) else ()
 
 
 def still_held(row: Bucket | None, leases: Iterable[Lease]) -> tuple[Lease, ...]:
-    """What the row still holds of these leases: others may have settled or claimed some since.
+    """Return what the row still holds of these leases: others may have settled or claimed some.
 
-    Each has its own messages only: others may hold some of the same lease, with other ends.
+    Each lease counts with its own messages only: others may hold some of the same lease, with other
+    ends.
     """
     found: list[Lease] = []
     entries = () if row is None else row.leases
@@ -42,10 +43,10 @@ def still_held(row: Bucket | None, leases: Iterable[Lease]) -> tuple[Lease, ...]
 
 
 def is_told(entry: Entry, result: Result) -> bool:
-    """Whether a settlement may be told this result, though a CAS of it is in doubt.
+    """Whether a settlement may get this result, though a CAS of it is in doubt.
 
-    "Stale" or "acked" may mean that it took effect, and that others had the message since. An ack
-    that took effect can be seen for ever (I4), so it is told.
+    "Stale" or "acked" may mean that the CAS took effect, and that others got the message since. An
+    ack that took effect can be seen for ever (I4), so it gets its result.
     """
     if not entry.doubts or not isinstance(result, Judged) or not isinstance(entry.intent, Settle):
         return True
@@ -57,6 +58,6 @@ def is_told(entry: Entry, result: Result) -> bool:
 
 
 def given_back(leases: Iterable[Lease]) -> Settle:
-    """Release what nobody was handed: uncounted, and by its runs (I2) [P18]."""
+    """Release messages that nobody was handed: uncounted, and by their runs (I2) [P18]."""
     release = Release(is_counted=False)
     return Settle(asks=tuple(Ask(lease.lease_id, release, lease.runs) for lease in leases))

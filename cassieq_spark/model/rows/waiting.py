@@ -1,4 +1,4 @@
-"""Keep what callers want of a row until it is sent, and the hints that it needs. Pure."""
+"""Keep the intents for a row until they are sent, and the hints that they need. Pure."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rows.intents import Intent, Moment
 
 FOLD_AT_MOST: Final = 1_000
-"""The most intents of one fold: it takes some milliseconds, and nothing waits for company then."""
+"""The most intents of one fold, which takes some milliseconds. A full fold waits for no company."""
 
 PATIENCE_S: Final = 1.0
-"""How long all intents of a row wait for a hint. Then those that need none go out alone."""
+"""The time that all intents of a row wait for a hint. Then those that need none go out alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one caller wants.
+    """One caller's intent.
 
     Attributes:
-        ticket: Negative: the writer's own, which nobody waits for.
-        has_looked: A claim whose caller has read the row itself: it may be told "nothing" by it.
+        ticket: Negative for the writer's own, which nobody waits for.
+        has_looked: Set on a claim whose caller has read the row itself: that row may answer
+            "nothing".
         refusals: How many CASes of it were refused in a row.
-        doubts: The marks of its CASes of which nobody knows yet whether they happened.
+        doubts: The marks of its CASes whose outcome is unknown.
     """
 
     ticket: int
@@ -46,7 +47,7 @@ class Entry:
 
     @property
     def is_own(self) -> bool:
-        """Whether the writer wants it itself."""
+        """Whether it is the writer's own intent."""
         return self.ticket < 0
 
     @property
@@ -56,17 +57,17 @@ class Entry:
 
     @property
     def is_claim(self) -> bool:
-        """Whether it takes messages."""
+        """Whether the intent takes messages."""
         return isinstance(self.intent, Claim)
 
 
 class Waiting:
-    """What is not sent, in the order in which it came.
+    """The intents that are not sent yet, in the order in which they came.
 
     Attributes:
-        entries: All of it.
+        entries: All of them.
         parked: Tickets that wait for a hint, and those that must not overtake them.
-        due_s: When the first of the others must not wait any longer for company.
+        due_s: When the first of the others must no longer wait for company.
         earliest_s: The first deadline.
     """
 
@@ -77,18 +78,18 @@ class Waiting:
         self.earliest_s = inf
 
     def add(self, entry: Entry) -> None:
-        """Take one more, as the last one."""
+        """Append an entry."""
         self.entries.append(entry)
         self.due_s = min(self.due_s, entry.company_until_s)
         self.earliest_s = min(self.earliest_s, entry.deadline_s)
 
     def put_back(self, entries: Iterable[Entry]) -> None:
-        """Take what was sent in vain, each in its place."""
+        """Put back entries whose CAS failed, each in its place."""
         self.entries = sorted([*entries, *self.entries], key=lambda one: one.ticket)
         self._count()
 
     def replace(self, changed: Entry) -> None:
-        """Put it in the place of the one with its ticket."""
+        """Replace the entry with the same ticket."""
         self.entries = [changed if one.ticket == changed.ticket else one for one in self.entries]
         self._count()
 
@@ -102,22 +103,22 @@ class Waiting:
         return gone
 
     def overdue(self, at_s: float) -> list[Entry]:
-        """Take out those whose deadline is over."""
+        """Take out and return the entries whose deadline has passed."""
         if at_s < self.earliest_s:
             return []
         return self.remove({one.ticket for one in self.entries if one.deadline_s <= at_s})
 
     def is_due(self, at_s: float) -> bool:
-        """Whether something must not wait any longer."""
+        """Whether some entry must no longer wait."""
         return self.due_s <= at_s or len(self.entries) - len(self.parked) >= FOLD_AT_MOST
 
     def batch(self, *, up_to: float = inf) -> list[Entry]:
-        """Those that go together next: up to the first `Turn`, or that one alone.
+        """Return the next entries to fold together: up to the first `Turn`, or that one alone.
 
-        What would overtake a parked action on the same message is parked, too.
+        An entry that would overtake a parked action on the same message is parked, too.
 
         Args:
-            up_to: No later ticket than this one.
+            up_to: The last ticket to take.
         """
         found: list[Entry] = []
         touched: Runs | None = EMPTY
@@ -140,7 +141,7 @@ class Waiting:
         self._count()
 
     def wake(self) -> None:
-        """A hint was answered: nothing is parked any more."""
+        """Park no entry any more: a hint was answered."""
         self.parked.clear()
         self._count()
 
@@ -151,24 +152,26 @@ class Waiting:
 
 
 def overlap(some: Runs | None, others: Runs | None) -> bool:
-    """Whether two intents may name one message; None: any message."""
+    """Whether two intents may name one message; None means any message."""
     if some is None or others is None:
         return bool(some is None or some) and bool(others is None or others)
     return bool(some & others)
 
 
 def both(some: Runs | None, others: Runs | None) -> Runs | None:
-    """What either of two intents names."""
+    """Return the messages that either of two intents names."""
     return None if some is None or others is None else some | others
 
 
 class Hints:
-    """The minutes of one row's hints: those that are written, under way, or failed (design 6).
+    """The minutes of one row's hints: written, under way, or failed.
+
+    See docs/design/returns-and-hints.md.
 
     Attributes:
-        written: Not to be written again: nobody removes a hint, and these minutes are not over.
-        asked: Under way, each with the time until which all intents wait for it.
-        failed: Each with the error; whoever needs one gets it.
+        written: Minutes not to write again: nobody removes a hint, and these are not over.
+        asked: Minutes under way, each with the time until which all intents wait for it.
+        failed: Minutes with their errors; an intent that needs one gets the error.
     """
 
     def __init__(self) -> None:
@@ -177,7 +180,7 @@ class Hints:
         self.failed: dict[int, Exception] = {}
 
     def needed(self, folded: Folded, moment: Moment) -> dict[int, set[int]]:
-        """By ticket the minutes that its effect needs and that are not written yet [R12] [T7]."""
+        """Return by ticket the minutes that its effect needs and that are not written [R12, T7]."""
         now, passed = minute_of(moment.now_us), moment.passed
         self.written = frozenset(minute for minute in self.written if minute >= now)
         needed: dict[int, set[int]] = {}
@@ -192,13 +195,13 @@ class Hints:
         return needed
 
     def to_ask(self, minutes: Iterable[int], at_s: float) -> list[int]:
-        """Those of these minutes that nobody has asked for; they count as asked now."""
+        """Return those of these minutes that are not asked for yet; they count as asked now."""
         new = sorted(set(minutes) - self.asked.keys() - self.failed.keys())
         self.asked |= dict.fromkeys(new, at_s + PATIENCE_S)
         return new
 
     def patience_s(self, needed: Iterable[set[int]]) -> float:
-        """Until when all intents wait for these minutes; -inf: for none of them."""
+        """Return until when all intents wait for these minutes; -inf if for none of them."""
         return max((self.asked.get(one, -inf) for some in needed for one in some), default=-inf)
 
     def answered(self, minutes: Sequence[int], error: Exception | None = None) -> None:

@@ -1,22 +1,22 @@
 """`RowWriter` is the one writer of a bucket row in a client: a state machine without I/O.
 
-    writer.step(event, moment) -> outputs        one call for whatever happens, in its order
+    writer.step(event, moment) -> outputs        one call for each event, in its order
 
-Its owner (a thread or a coroutine per row) carries out the outputs and comes back with their
-answers: it reads the row, writes hints, sends a CAS, pauses, answers callers. It calls `step` again
-at `wake_at_s`. At most one read, CAS, pause or turn is under way; hints may be beside it.
+Its owner (`store.row.Row`) carries out the outputs: it reads the row, writes hints, sends a CAS,
+pauses, answers callers. It comes back with the answers, and calls `step` again at `wake_at_s`. At
+most one read, CAS, pause or turn is under way; hints may go beside it.
 
-What one fold does, in this order; each is a rule with a name of its own (ADR 39):
+The steps of a fold, in this order; each is a rule with a name of its own (ADR 39):
 
 1. `time_of_fold`: time is read once, when the fold is made, and visibility counts from there.
 2. `must_read`, `unread`: the newest row; a verdict needs one that was read after the question.
 3. `fold.in_order`, `fold.may_merge`, `Claim.sharing`: settlements, then claims.
 4. `short_of_hints`: hints are answered before the CAS that needs them, for a second at most.
-5. `limit_of`, `_leave`: the CAS, until its callers' latest deadline; who leaves takes back what is
-   not sent, and what was claimed for it is released, by its runs and uncounted.
-6. `events.fate_of`, `still_held`, `is_told`: what became of it: its tag, then marks in the row. A
-   missing mark proves nothing, and no claim is folded twice.
-7. `waiting.came_late`, `Effect.reads_low`: late hints are written again, and callers look at L.
+5. `limit_of`, `_leave`: the CAS, until its callers' latest deadline. A caller that leaves takes
+back what is not sent; messages claimed for it are released, by their runs and uncounted.
+6. `events.fate_of`, `still_held`, `is_told`: the outcome, by its tag, then by marks in the row. A
+missing mark proves nothing, and no claim is folded twice.
+7. `waiting.came_late`, `Effect.reads_low`: late hints are written again, and callers read L.
 
 Holds I1 to I4, I10.
 """
@@ -37,43 +37,32 @@ from cassieq_spark.model.rows.waiting import Entry, Hints
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.rows.events import Event, Output, Seen
     from cassieq_spark.model.rows.fold import Folded
     from cassieq_spark.model.rows.intents import Moment
 
 DOUBT_S: Final = 1.0
-"""How long the row is read for after an unknown CAS: most of its callers' time is over then."""
+"""The time for which the row is read after an unknown CAS: most of its callers' time is over by
+then."""
 
 
 class RowWriter(KnownRow):
-    """See the module. Not thread-safe: its owner makes one step at a time."""
+    """The writer of one row; see the module. Its owner makes one step at a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self._hints = Hints()
         self._last = 0
         self._turn: int | None = None
-        self._rests_until_s = -inf  # all wait for a hint
+        self._rests_until_s = -inf  # all intents wait for a hint
 
     # --- its owner --------------------------------------------------------------------------------
 
-    @property
-    def expected(self) -> Bucket | None:
-        """The row that the CAS under way will leave, or as it is known; None: not known.
-
-        It only says in which order to try rows: the CAS may be refused, so a row that has nothing
-        here may have something (I10).
-        """
-        if self._sent is not None:
-            return self._sent.folded.row
-        return self._known.value if self._is_known and self._known is not None else None
-
     def left(self, now_us: int) -> Seen | None:
-        """The row as this client's last CAS has left it, to save a read before the next one.
+        """Return the row as this client's last CAS left it, to save a read before the next one.
 
-        None if that is not known, or if others have changed it lately: then a CAS would probably be
-        in vain.
+        None if that is unknown, or if others have changed the row lately: a CAS would probably
+        fail.
         """
         known = self._known if self._is_known and not (self._is_busy or self._must_read) else None
         if known is None or known.version.writer != self._own_writer:
@@ -81,17 +70,12 @@ class RowWriter(KnownRow):
         return None if self._is_shared(now_us) else known
 
     def forget(self) -> None:
-        """Keep the row no longer: what comes next begins with a read, or its caller's look."""
+        """Forget the row: the next intent begins with a read, or with its caller's."""
         self._known, self._is_known = None, False
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody waits and nothing is under way; a CAS that may still land may be left."""
-        return not (self._waiting.entries or self._untaken or self._is_busy or self._hints.asked)
-
-    @property
     def wake_at_s(self) -> float:
-        """When to call `step` with a `Tick`, if nothing happens before; inf: never."""
+        """The time at which to call `step` with a `Tick`, if no event comes before; inf: never."""
         times = [self._waiting.earliest_s]
         if self._sent is not None:
             sent = self._sent.entries
@@ -101,14 +85,15 @@ class RowWriter(KnownRow):
         return min(times)
 
     def step(self, event: Event, moment: Moment) -> tuple[Output, ...]:
-        """Take one event; return what is to be done, in this order."""
+        """Take one event; return the outputs to carry out, in this order."""
         self._out = []
         self._heed(event, moment)
         self._end_overdue(moment)
-        while self._may_fold(moment) and self._round(moment):
+        more_come = isinstance(event, events.Queued) and event.more_come
+        while not more_come and self._may_fold(moment) and self._round(moment):
             pass
         if not self._is_busy:
-            self._hints.failed.clear()  # nobody needs them
+            self._hints.failed.clear()  # no intent needs them
         out, self._out = self._out, []
         return tuple(out)
 
@@ -140,11 +125,11 @@ class RowWriter(KnownRow):
             case events.CasEnded(fate=events.Fate.OPEN):
                 self._read(moment.at_s + DOUBT_S)
             case events.CasEnded(error=Exception() as error):
-                self._is_known = False  # others may have changed it
+                self._is_known = False  # others may have changed the row
                 self._fail_all(self._landed().entries, error)
                 self._gone = frozenset()
             case events.CasEnded(fate=fate, now=now):
-                self._cas_ended(self._landed(), fate, now, moment)
+                self._resolve(self._landed(), fate, now, moment)
             case events.PauseOver():
                 self._is_pausing = False
             case events.TurnOver(row=row):
@@ -165,7 +150,7 @@ class RowWriter(KnownRow):
         if look is not None and self._is_newer(look):
             self._known, self._is_known, self._is_read = look, True, False
         if self._is_pausing and is_claim and self._known is not None:
-            # Others are faster here, and its get goes elsewhere.
+            # Other clients win here, and the caller's get tries another bucket.
             self._lost(event.ticket, self._known.value, self._known)
             return
         entry = Entry(
@@ -180,14 +165,14 @@ class RowWriter(KnownRow):
     # --- one fold ---------------------------------------------------------------------------------
 
     def _round(self, moment: Moment) -> bool:
-        """Begin what is next; return whether there may be more to do now."""
+        """Begin the next action; return whether there may be more to do now."""
         batch = self._waiting.batch(up_to=self._as_of if self._is_read else inf)
         if not batch:
             was_read, self._is_read = self._is_read, False
             return was_read
         if isinstance(batch[0].intent, Turn):
             if self._open and batch[0].ticket > self._as_of:
-                # Its statement takes the place of our tag, which tells whether they happened (G3).
+                # Its statement replaces our tag, which shows whether they happened (G3).
                 self._read(batch[0].deadline_s)
             else:
                 self._grant(batch[0].ticket)
@@ -207,9 +192,6 @@ class RowWriter(KnownRow):
         self._waiting.remove({one.ticket for one in batch})
         self._carry_out(batch, folded, moment)
         return True
-
-    def _cas_ended(self, sent: Sent, fate: events.Fate, now: Seen | None, moment: Moment) -> None:
-        self._resolve(sent, fate, now, moment)
 
     def _came_true(self, sent: Sent, moment: Moment) -> None:
         if waiting.came_late(sent.folded, sent_us=sent.sent_us, now_us=moment.now_us):
@@ -234,11 +216,11 @@ class RowWriter(KnownRow):
         return folds.fold(value, wanted, self.time_of_fold(batch, moment))  # type: ignore[arg-type]  # no Turn is in it
 
     def time_of_fold(self, batch: Sequence[Entry], moment: Moment) -> Moment:  # noqa: ARG002 - a rule
-        """The time that a fold counts from: its own, however long its intents have waited [R21]."""
+        """Return the time a fold counts from: its own, however long its intents waited [R21]."""
         return moment
 
     def must_read(self, batch: Sequence[Entry], moment: Moment) -> bool:
-        """Whether the row as it is known is of no use: not known, or probably changed since."""
+        """Whether the known row is of no use: it is not known, or probably changed since."""
         if not self._is_known or self._must_read:
             return True
         is_new = any(one.ticket > self._as_of and not one.is_content for one in batch)
@@ -250,7 +232,7 @@ class RowWriter(KnownRow):
     def unread(self, batch: Sequence[Entry], folded: Folded) -> bool:
         """Whether some verdict needs a row that was read after its question came.
 
-        What a remembered row does not hold may have come since (ADR 34).
+        Messages that a remembered row does not hold may have come since (ADR 34).
         """
         return any(
             one.ticket > self._as_of
@@ -260,15 +242,15 @@ class RowWriter(KnownRow):
         )
 
     def limit_of(self, batch: Sequence[Entry]) -> float:
-        """Until when a CAS or a read is sent again: the latest deadline of its callers."""
+        """Return until when a CAS or a read is retried: the latest deadline of its callers."""
         return max(one.deadline_s for one in batch)
 
     def short_of_hints(self, folded: Folded, moment: Moment) -> dict[int, set[int]]:
-        """By ticket the minutes whose hints must be answered before its CAS is sent [R12, P17]."""
+        """Return by ticket the minutes whose hints must be answered before its CAS [R12, P17]."""
         return self._hints.needed(folded, moment)
 
     def _ask_hints(self, needed: dict[int, set[int]], moment: Moment) -> bool:
-        """Ask for hints; return whether all intents wait for them, as is so for a second."""
+        """Ask for hints; return whether all intents wait for them, as they do for a second."""
         minutes = {minute for some in needed.values() for minute in some}
         self._write_hints(minutes, moment, tickets=tuple(needed))
         self._rests_until_s = self._hints.patience_s(needed.values())
@@ -284,7 +266,7 @@ class RowWriter(KnownRow):
             )
 
     def _without_failed(self, batch: list[Entry], needed: dict[int, set[int]]) -> list[Entry]:
-        """Answer those whose hints have failed; return those of a batch that go on without them."""
+        """Fail those whose hints failed; return the others of the batch."""
         for ticket, minutes in needed.items():
             if failed := minutes & self._hints.failed.keys():
                 error = self._hints.failed[min(failed)]

@@ -1,1 +1,1 @@
-"""Get messages: find what is visible, claim it, read it, and hand it out."""
+"""Get messages: find visible ones, claim them, read them, and hand them out."""

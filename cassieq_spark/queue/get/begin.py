@@ -1,4 +1,4 @@
-"""`Beginning`: the first reads of a look, as few as the look before allows (design 5). Holds I9."""
+"""`Beginning` makes the first reads of a look, as few as the previous look allows. Holds I9."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 NEWS_FOR_S: Final = 0.1
-"""How long a look may begin with what `Beginning.has_news` has read: it is the same call's."""
+"""A look may begin this long with the reads of `Beginning.has_news`, which the same call has
+made."""
 
 POINTERS_FOR_S: Final = 0.5
-"""How long a program's looks go on with the pointers that one of them has read (ADR 37)."""
+"""A program's looks go on this long with the pointers that one of them has read (ADR 37)."""
 
 
 class Beginning:
-    """Begins the looks of one consumer. Not thread-safe.
+    """Begins the looks of one consumer.
 
-    A look may begin with older pointers, as a slow look does: each of them only saves reads, and L
-    is read again where it decides. If much has happened since, it reads them anew (I9).
+    A look may begin with older pointers, as a slow look does: they only save reads, and L is read
+    again where it decides. If much has happened since, it reads them anew (I9).
 
     Args:
         goes_on: Whether looks that follow each other share their pointers.
@@ -43,7 +44,7 @@ class Beginning:
         self._news_until = -math.inf
 
     async def begin(self) -> Begun:
-        """Read what has not just been read: two reads, or three in two steps.
+        """Read what was not just read: two reads, or three in two steps.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -55,9 +56,9 @@ class Beginning:
     async def has_news(self, scan: Scan) -> bool:
         """Whether there may be something new since a look that left nothing open. Two reads.
 
-        A new message has an id that was not handed out then, and what comes back has a hint; what
-        is hinted in a drained bucket never comes back. A look that follows at once begins with what
-        was read here, but no two of them in a row.
+        A new message has an id that was not handed out then, and messages that come back have a
+        hint; hinted messages of a drained bucket never come back. A look that follows at once
+        begins with these reads, but not two such looks in a row.
         """
         begun = await self._after(scan)
         if begun is None:
@@ -83,7 +84,7 @@ class Beginning:
         return begun if self._lane.clock.monotonic() < self._news_until else None
 
     async def _from_last(self) -> Begun | None:
-        """Begin with the pointers of the last look; ids and hints are read in any case (I10)."""
+        """Begin with the pointers of the last look. Ids and hints are read in any case (I10)."""
         last = self._last
         if last is None or self._lane.clock.monotonic() >= last.looked_at + POINTERS_FOR_S:
             return None
@@ -112,7 +113,10 @@ class Beginning:
         return self._time.begin_hints(pointers, now_us, self._finished.end(pointers.repair))
 
     def _is_near(self, scan: Scan) -> bool:
-        """Whether one window has all before it. A closed lane's pointers tell its end."""
+        """Whether one window covers all buckets ahead of R.
+
+        A closed lane's pointers tell its end.
+        """
         end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
         return end - scan.pointers.reader <= FIRST_WINDOW and not scan.monoton.is_closed
 
@@ -120,7 +124,8 @@ class Beginning:
         lane = self._lane
         looked_at = lane.clock.monotonic()
         pointers = await lane.read_pointers()
-        # Both after the pointers; neither says anything about the other, so both are under way.
+        # Both reads come after the pointers. They say nothing about each other, so both run at
+        # once.
         now_us = lane.clock.now_us()
         hints = self._begin_hints(pointers, now_us)
         scan = Scan(pointers=pointers, monoton=await lane.read_monoton(), looked_at=looked_at)

@@ -1,4 +1,4 @@
-"""`Choosing`: what one reader remembers for its choice of buckets (docs/design/choice.md) [P28]."""
+"""`Choosing` is one reader's memory for its choice of buckets (docs/design/choice.md) [P28]."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 MET_FOR_S: Final = 10.0
-"""How long a lost race counts."""
+"""The time for which a lost race counts."""
 
 BY_ID_EVERY: Final = 32
-"""One get in so many goes by id. It costs one refused claim in so many where clients have met."""
+"""One get in this number goes by id. If clients have met, it costs one refused claim each time."""
 
 BY_ID_AFTER_S: Final = 30.0
-"""It comes this long after the last one in any case: slow consumers do not contend."""
+"""A get goes by id this long after the last one in any case: slow consumers do not contend."""
 
 
 def first_count() -> int:
-    """Where a reader begins to count its gets: one that gets once and ends goes by id, too."""
+    """Draw the first count of gets: a reader that gets once and ends may go by id, too."""
     return shared.randrange(BY_ID_EVERY)
 
 
 class Choosing:
-    """The races that one reader has lost, and its gets by id. Not thread-safe."""
+    """The races that one reader has lost, and its gets by id."""
 
     def __init__(self, lane: Lane, leftover: Leftover) -> None:
         self._lane = lane
@@ -48,11 +48,11 @@ class Choosing:
         self._draw = 0
 
     def begin(self) -> None:
-        """Begin a get: it may be the one by id, and it has an order of its own."""
+        """Begin a get: it may be one by id, and it has an order of its own."""
         now = self._lane.clock.monotonic()
         self._count += 1
         is_due = self._count >= BY_ID_EVERY or now - self._by_id_at >= BY_ID_AFTER_S
-        self._is_by_id = is_due and not self._is_by_id  # else a slow one would do nothing else
+        self._is_by_id = is_due and not self._is_by_id  # otherwise a slow one would do nothing else
         if self._is_by_id:
             self._count, self._by_id_at = 0, now
         self._draw = shared.getrandbits(32)
@@ -64,17 +64,17 @@ class Choosing:
 
     @property
     def keeps_apart(self) -> bool:
-        """Whether the present get leaves to others what is theirs, as long as there is more."""
+        """Whether the current get leaves others' buckets to them, as long as there are more."""
         return self.has_met and not self._is_by_id
 
     @property
     def is_by_id(self) -> bool:
-        """Whether the present get takes fresh messages by id."""
+        """Whether the current get takes fresh messages by id."""
         return self._is_by_id
 
     @property
     def chooser(self) -> Chooser:
-        """What is known now."""
+        """The chooser for the current knowledge."""
         return Chooser(
             client=self._lane.store.session.client_id,
             has_met=self.has_met,
@@ -84,7 +84,7 @@ class Choosing:
         )
 
     def learn(self, gathered: Gathered, tried: Rows) -> None:
-        """Learn from claims on these rows: which were refused because others have claimed there."""
+        """Learn which claims on these rows were refused because others have claimed there."""
         won = {one.bucket for one in gathered.claimed}
         for bucket, row in tried.items():
             found = gathered.updated.get(bucket)
@@ -92,12 +92,12 @@ class Choosing:
                 self.note_lost(bucket)
 
     def note_lost(self, bucket: BucketNo) -> None:
-        """Another has claimed here, in a race with this reader."""
+        """Note that another client has claimed here, in a race with this reader."""
         self._lost_at = self._lane.clock.monotonic()
         self._leftover.lose(bucket)
 
     def in_order(self, rows: Rows) -> Rows:
-        """The rows in the order in which a claim tries them."""
+        """Return the rows in the order in which a claim tries them."""
         now_us, chooser = self._lane.clock.now_us(), self.chooser
 
         def key(item: tuple[BucketNo, Stored[Bucket]]) -> tuple[int, float, int]:
@@ -107,7 +107,7 @@ class Choosing:
         return dict(sorted(rows.items(), key=key))
 
     def oldest_fresh(self, rows: Rows) -> BucketNo | None:
-        """The first sealed bucket with fresh messages; by id, open ones below it come first."""
+        """Return the first sealed bucket with fresh messages; open ones below it come before it."""
         now_us = self._lane.clock.now_us()
         return min((at for at, row in rows.items() if has_fresh(row.value, now_us)), default=None)
 
@@ -127,7 +127,7 @@ class Choosing:
 
 
 def seen(row: Stored[Bucket], *, is_crowded: bool = False) -> Seen:
-    """A row as a choice needs it."""
+    """Return a row in the form that a choice needs."""
     return Seen(row.value, row.version.last_client, is_crowded)
 
 

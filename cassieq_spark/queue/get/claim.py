@@ -1,6 +1,7 @@
-"""Claim messages of sealed buckets: one LWT per bucket, whatever the count (design 5). Holds I2.
+"""Claim messages of sealed buckets: one LWT per bucket, whatever the count. Holds I2.
 
-`Budget` is how much one call may still claim: messages, bytes as they are stored, and runs of ids.
+`Budget` limits what one call may still claim: messages, bytes as they are stored, and runs of ids.
+See docs/design/get-and-leases.md.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 GRACE_S: Final = 1.0
-"""How long a call that has some messages waits for unanswered claims, while its leases run."""
+"""A call that has messages waits this long for unanswered claims, while its leases run."""
 
 PATIENT_GRACE_S: Final = 5.0
-"""How long a call that has nothing yet waits for each statement of a seal."""
+"""A call that has no messages yet waits this long for each statement of a seal."""
 
 RUNS_PER_CALL: Final = 8_192
-"""The most runs that one call claims. A batch's offset has an entry of about 60 bytes for each run
-of ids, and Spark keeps a hundred offsets. The limit matters only where single messages came back,
-bucket after bucket."""
+"""The maximum number of runs that one call claims. A batch's offset has an entry of about 60 bytes
+for each run of ids, and Spark keeps a hundred offsets. The limit matters only if single messages
+came back, bucket after bucket."""
 
 _logger = get_logger("queue")
 
@@ -56,7 +57,7 @@ class Claimed:
 
     @property
     def place(self) -> Place:
-        """The bucket that its messages are in."""
+        """The bucket of its messages."""
         return self.lane.place(self.bucket)
 
     @property
@@ -77,11 +78,11 @@ class Budget:
     """The rest of a call's limits.
 
     Attributes:
-        messages: How many more messages.
-        size_bytes: How many more bytes, by the mean of each bucket; None: no limit.
-        is_untouched: Nothing was taken yet: then one message fits, however large it is, or a queue
-            of large messages would stand still (I10).
-        runs: About how many more runs: a bucket gives all that one claim takes there.
+        messages: The number of messages that may still be claimed.
+        size_bytes: The bytes that may still be claimed, by the mean of each bucket; None: no limit.
+        is_untouched: Whether nothing was taken yet. Then one message fits, however large it is;
+            otherwise a queue of large messages would stand still (I10).
+        runs: About how many runs may still be claimed: the claim of the last bucket may exceed it.
     """
 
     messages: int
@@ -98,7 +99,7 @@ class Budget:
         return self.messages <= 0 or self.runs <= 0 or not has_bytes
 
     def for_messages_of(self, row: Bucket, available: int) -> int:
-        """How many of the available messages of this bucket fit."""
+        """Return how many of the available messages of this bucket fit."""
         count = min(self.messages, available)
         each = mean_bytes(row)
         if self.size_bytes is None or not each or not count:
@@ -117,14 +118,14 @@ class Budget:
         self.is_untouched &= not count
 
     def take_claimed(self, claimed: list[Claimed]) -> None:
-        """These were taken."""
+        """Subtract claimed messages."""
         for one in claimed:
             self.take(one.row.value, one.lease.runs.count, runs=len(one.lease.runs.pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimer:
-    """The owner of claims, and how long they last."""
+    """Claims messages of a lane for one owner, for a given time."""
 
     lane: Lane
     owner: str
@@ -132,7 +133,7 @@ class Claimer:
     visibility_us: int
 
     def terms(self, at_most: int, *, below: int | None = None) -> Terms:
-        """The terms of a claim that is sent now (G6) [P18]."""
+        """Return the terms of a claim that is sent now (G6) [P18]."""
         now_us = self.lane.clock.now_us()
         shortest_us = self.lane.store.sender.spare_us
         return Terms(
@@ -147,7 +148,7 @@ class Claimer:
         )
 
     async def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
-        """Write the expiry hints of claims that are about to be sent (design 6)."""
+        """Write the expiry hints of claims that are about to be sent."""
         lane = self.lane
         await lane.hints.write(
             [(bucket, until_us) for bucket in buckets],
@@ -167,7 +168,7 @@ class Claimer:
         """Try once, on the row as last seen.
 
         Returns:
-            What is ours now (nothing if the race was lost), and the row as it is now.
+            Our new claims (none if the race was lost), and the row as it is now.
 
         Raises:
             CasAmbiguous: The lease may exist. It then runs out by itself; do not claim again.
@@ -208,16 +209,16 @@ class Claimer:
         Args:
             budget: None: only seal the bucket.
             is_filled: Whether a message was seen in it.
-            is_left_to_winner: Whether to leave it to whoever has sealed it and claimed in it
-                meanwhile (ADR 35).
+            is_left_to_winner: Whether to leave the bucket to a client that has sealed it and
+                claimed in it meanwhile (ADR 35).
             helps: See `seal.close`.
 
         Returns:
             As `claim`; no row if the bucket was dropped long ago. The row is not sealed yet if
-            another was left alone with it.
+            another client's seal was left alone.
         """
         lane = self.lane
-        # Its size is known once it is sealed: under a limit of bytes, the claim comes after that.
+        # Its size is known once it is sealed. Under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
         terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
         closed = await seal.close(lane, bucket, terms, is_filled=is_filled, helps=helps)
@@ -230,32 +231,32 @@ class Claimer:
         manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
         if self.run is None:
-            lane.messages.keep(bucket, closed.chunks)  # of Spark's, executors read what is claimed
+            lane.messages.keep(bucket, closed.chunks)  # for Spark, executors read them
         got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(row, budget.messages)
         if not at_most and budget.size_bytes is not None:
-            budget.size_bytes = 0  # too small a rest for the next message
+            budget.size_bytes = 0  # the rest is too small for the next message
         got, now = await self.claim(bucket, closed.row, at_most, below=below)
         return got, now or closed.row
 
     async def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
-        """Keep the claims of one call that are real and came in time; call it after all of them.
+        """Return the claims of one call that are real and came in time. Call it after all of them.
 
         A row below the repair pointer is a ghost: a statement that was sent twice has landed again
-        after the drop, and what was claimed from it was acked long since (G5, ADR 11).
-        A claim answered after its own end is given back without counting [P18]. If the time pointer
-        has passed the minute of a hint while its CAS was on the way, the hint is written again
-        where the pointer has not been: at the present minute, or beyond a pointer that is ahead of
-        now [P17, T7].
+        after the drop, and messages claimed from it were acked long ago (G5, ADR 11). A claim that
+        is answered after its own end is given back without counting [P18]. If the time pointer has
+        passed the minute of a hint while its CAS was on the way, the hint is written again where
+        the pointer has not been: at the current minute, or beyond a pointer that is ahead of now
+        [P17, T7].
         """
         if not claimed:
             return []
         try:
             return await self._confirmed(claimed)
         except CassieqError:
-            await give_back(claimed)  # nobody gets to see them [T22]
+            await give_back(claimed)  # no consumer gets to see them [T22]
             raise
 
     async def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
@@ -288,7 +289,7 @@ class Claimer:
 def held(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
 ) -> list[Claimed]:
-    """Our new leases that are in the row."""
+    """Return our new leases that are in the row."""
     if row is None:
         return []
     return [
@@ -299,14 +300,14 @@ def held(
 
 
 async def give_back(claimed: list[Claimed]) -> None:
-    """Release, uncounted, what nobody will see; what cannot be released runs out by itself.
+    """Release messages that nobody will get, uncounted. Unreleased leases run out by themselves.
 
-    It takes no longer than `GRACE_S` per statement: whoever calls this has an error to report.
+    It takes at most `GRACE_S` per statement: its caller has an error to report.
     """
     if not claimed:
         return
     session = claimed[0].lane.store.session
-    release = Release(is_counted=False)  # by its runs: others may hold some of the same lease (I2)
+    release = Release(is_counted=False)  # by its runs: others may hold others of the lease (I2)
     with session.within(each_s=GRACE_S):
         released = await session.each(
             lambda one: settle_bucket(
@@ -325,12 +326,12 @@ async def give_back(claimed: list[Claimed]) -> None:
 
 
 def mean_bytes(row: Bucket) -> float:
-    """The mean size of a message of a sealed bucket; 0 if nobody counted."""
+    """Return the mean size of a message of a sealed bucket; 0 if it was not counted."""
     return row.size_bytes / max(1, row.manifest.count)
 
 
 def runs_there(row: Bucket, now_us: int) -> int:
-    """How many runs of ids a claim may take here at most: so many for each delivery count."""
+    """Return the maximum number of runs that a claim may take here, by delivery counts."""
     there: Counter[int] = Counter()
     for part in visible(row, now_us):
         there[part.deliveries] += len(part.runs.pairs)

@@ -1,7 +1,7 @@
-"""`Finished`: the buckets that one reader knows to be finished, so that it asks no more for them.
+"""`Finished` is the set of buckets that one reader knows to be finished, so that it skips them.
 
 A program that takes messages one by one leaves a finished bucket for each, and a hint for it, which
-nobody deletes. The time pointer passes those hints two minutes later: until then each look would
+no client deletes. The time pointer passes those hints two minutes later. Until then each look would
 read them all (I9).
 """
 
@@ -20,22 +20,23 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 KEPT_BUCKETS: Final = 8_192
-"""How many buckets behind the first unfinished one are remembered, as long as R has passed them."""
+"""The number of buckets behind the first unfinished one that are remembered, as long as R has
+passed them."""
 
 MANY_HINTS: Final = 64
-"""A look that has read more hints in vain than these reads some rows, to be rid of them."""
+"""A look that has read more hints in vain than this reads some rows, to be rid of them."""
 
 ROWS_TO_LEARN: Final = 128
-"""So many rows at once."""
+"""The maximum number of rows that such a look reads at once."""
 
 LEARN_EVERY_S: Final = 0.5
 STUCK_FOR_S: Final = 5.0
-"""How far apart such looks are; and if the first bucket was unfinished: it may be leased for long.
-"""
+"""The time between such looks: the latter if the first bucket was still unfinished, as it may be
+leased for long."""
 
 
 class Finished:
-    """What is never delivered from again (`FINISHED`): that never changes. Not thread-safe."""
+    """The buckets that are never delivered from again (`FINISHED`). That never changes."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
@@ -51,15 +52,15 @@ class Finished:
         return row is not None and row.value.status in FINISHED
 
     def add(self, bucket: BucketNo) -> None:
-        """This one is."""
+        """Mark a bucket as finished."""
         self._buckets.add(bucket)
 
     def end(self, low: BucketNo) -> BucketNo:
-        """The first bucket that is not known to be finished: no hint of one below it matters.
+        """Return the first bucket that is not known to be finished; hints below it do not matter.
 
         Args:
-            low: L, as of any time: what is below it was dropped, which comes after being finished.
-                That of a lane that has ended says nothing of its buckets.
+            low: L, as of any time: buckets below it were dropped, which comes after being finished.
+                In a lane that has ended, L says nothing of its buckets.
         """
         if low < DELETED:
             self._end = max(self._end, low)
@@ -68,9 +69,10 @@ class Finished:
         return self._end
 
     def forget(self, reader: BucketNo, hinted: Set[BucketNo]) -> None:
-        """Forget what no look asks for: behind the reader pointer, without a hint.
+        """Forget buckets that no look asks for: those behind the reader pointer, without a hint.
 
-        Those near the first unfinished one are kept: `end` goes on over them once that is finished.
+        Buckets near the first unfinished one are kept: `end` goes on over them once that one is
+        finished.
         """
         near = range(self._end, self._end + KEPT_BUCKETS)
         self._buckets = {
@@ -80,10 +82,10 @@ class Finished:
         }
 
     def to_learn(self, reader: BucketNo, hinted: Collection[BucketNo]) -> list[BucketNo]:
-        """Rows whose read may spare later looks the hints that this one has read in vain.
+        """Return buckets whose rows may spare later looks the hints that this one has read in vain.
 
-        Those of buckets behind the reader pointer that were finished without this reader. It asks
-        for none if they are too many to get past them: L will pass them.
+        These are buckets behind the reader pointer that were finished without this reader. It asks
+        for none if there are too many to get past them: L will pass them.
         """
         first, now = self._end, self._lane.clock.monotonic()
         rests_for_s = STUCK_FOR_S if first == self._learned_from else LEARN_EVERY_S

@@ -1,6 +1,7 @@
 """Gather the claims of many buckets for a get, and do not wait for slow ones if others suffice.
 
-Holds I10: what one bucket has granted is handed out, whatever becomes of another's claim (ADR 21).
+Holds I10: messages that one bucket has granted are handed out, whatever happens to the claims of
+others (ADR 21).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Gathered:
     """The outcome of some claims.
 
     Attributes:
-        claimed: What is ours now.
+        claimed: Our new claims.
         updated: The rows as they are now.
         failed: Buckets whose claim was not answered, or not yet.
     """
@@ -64,7 +65,7 @@ class Gathered:
         try:
             got, now = await claim
         except StoreError as error:
-            # One that is ambiguous may exist: it runs out by itself, and takes no other with it
+            # An ambiguous claim may exist. It runs out by itself, and takes no other claim with it
             # [T22].
             self.failed[bucket] = named(error, lane, bucket)
             event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
@@ -74,7 +75,7 @@ class Gathered:
                 self.updated[bucket] = now
 
     def hand_over(self, updated: Rows, pass_over: Callable[[BucketNo, CassieqError], None]) -> None:
-        """Add the rows as they are now to ``updated``, and pass over what did not answer."""
+        """Add the current rows to ``updated``, and pass over buckets that did not answer."""
         updated.update(self.updated)
         for bucket, error in self.failed.items():
             pass_over(bucket, error)
@@ -130,7 +131,7 @@ async def gather(
 async def try_one(
     lane: Lane, bucket: BucketNo, claim: Awaitable[Answer], *, has_found: bool
 ) -> Gathered:
-    """Run one step of several statements, with no long wait for any: other buckets follow."""
+    """Run one step of several statements, without a long wait for any: other buckets follow."""
     gathered = Gathered()
     with lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
         await gathered.add(lane, bucket, claim)
@@ -138,7 +139,7 @@ async def try_one(
 
 
 def _give_back(lane: Lane, bucket: BucketNo, flight: asyncio.Task[Answer]) -> None:
-    """Give back a claim that was answered after its caller had gone: it does not count."""
+    """Give back a claim that was answered after its caller had gone, uncounted."""
     if flight.cancelled() or flight.exception() is not None:
         return
     claimed, _ = flight.result()
@@ -165,7 +166,8 @@ def share(
 
     Args:
         rows: Buckets to claim from, in their order.
-        budget: What is planned is taken from it. One of nothing at all plans what is to die.
+        budget: Planned messages are subtracted from it. A budget of no messages plans only buckets
+            with dying messages.
         below_id: Only ids below this one; None: all.
         away: Buckets that did not answer lately: they are passed over.
     """
@@ -186,6 +188,6 @@ def share(
             shares.append((bucket, count))
             budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
         elif available > 0:
-            budget.size_bytes = 0  # too small a rest for the next message: none goes before it
+            budget.size_bytes = 0  # too small for the next message; none goes before it
             break
     return shares

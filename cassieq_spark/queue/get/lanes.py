@@ -1,7 +1,7 @@
-"""Get messages from all lanes of a queue: the highest class first, the shards in turn (lanes 3).
+"""Get messages from all lanes of a queue: the highest priority first, the shards in turn.
 
-A queue with one lane is read by that lane's reader alone. Holds I10: a low class is slow and never
-stuck, and a lane that does not answer holds up no other.
+A queue with one lane is read by that lane's reader alone. Holds I10: a low priority is slow and
+never stuck, and a lane that does not answer holds up no other. See docs/design/lanes.md.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 NO_LIMITS: Limits = {}
 
 RESTS_FOR_S: Final = 1.0
-"""How long a program does not ask a quiet lane again as long as others of its class or of a higher
-one fill its gets. A get that finds less asks all (I10)."""
+"""A program leaves a quiet lane alone this long, while others of its priority or of a higher one
+fill its gets. A get that finds less asks all (I10)."""
 
 
 class Readers:
-    """One consumer of a queue. Not thread-safe."""
+    """One consumer of a queue."""
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
         self.lane = lane
@@ -59,13 +59,14 @@ class Readers:
 
     @property
     def looked_at(self) -> int:
-        """How many lanes the last get looked at."""
+        """The number of lanes that the last get looked at."""
         return len(self._looked_at)
 
     async def may_find(self, *, at_least: int = 0) -> bool:
         """Whether a get may find something after one that found nothing.
 
-        Two cheap reads for each lane that was quiet, except those that rest (`RESTS_FOR_S`).
+        It costs two cheap reads for each lane that was quiet, except those that rest
+        (`RESTS_FOR_S`).
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -81,9 +82,9 @@ class Readers:
         return all(reader is None or reader.quiet.since is not None for reader in readers)
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
-        """About how many messages a get would find, counted up to ``enough``; claims nothing.
+        """Estimate how many messages a get would find, counted up to ``enough``; claim nothing.
 
-        None: it has found none, but a part did not answer.
+        None means that it has found none, but a part did not answer.
         """
         found, is_sure = 0, True
         for lane_id in await self._in_turn(at_least, self._news):
@@ -94,7 +95,7 @@ class Readers:
         return found if found or is_sure else None
 
     async def tidy(self, *, at_least: int = 0) -> None:
-        """Do in each lane what a get that finds nothing does besides; see `Reader.tidy`."""
+        """Do the side work of a get that finds nothing, in each lane; see `Reader.tidy`."""
         lanes = await self._in_turn(at_least, self._news)
         for one in await self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
             if one is not None:
@@ -108,7 +109,7 @@ class Readers:
         below: Limits = NO_LIMITS,
         at_most_bytes: float | None = None,
     ) -> None:
-        """Look now for what the next `get` of as much will claim; claims nothing.
+        """Look now for the messages that the next `get` of as many will claim; claim nothing.
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -130,13 +131,15 @@ class Readers:
     ) -> list[Claimed]:
         """Claim up to ``at_most`` messages; none only if none is visible in any lane.
 
-        A part is offered to a lower class first (`fairness`). The rest comes from the highest class
-        that has something. A lane that does not answer is passed over while others have messages.
+        A part is offered to a lower priority first (`fairness`). The rest comes from the highest
+        priority that has messages. A lane that does not answer is passed over while others have
+        messages.
 
         Args:
-            at_least: Only messages of this class and higher ones.
-            below: Per lane, only ids below this one. If there are any, no lane that is not named.
-            at_most_bytes: About how many bytes, as stored; one message at least.
+            at_least: Only messages of this priority and higher ones.
+            below: Per lane, only ids below this one. If any lane is named, other lanes are left
+                out.
+            at_most_bytes: About how many bytes, as stored; but at least one message.
 
         Raises:
             QueueDeleted: The queue is gone.
@@ -164,14 +167,14 @@ class Readers:
         return claimed
 
     def reader(self, lane_id: LaneId) -> Reader:
-        """The reader of one lane."""
+        """Return the reader of one lane."""
         return self._readers[lane_id]
 
     async def news(self, lanes: list[LaneId]) -> list[LaneId]:
-        """Those of these lanes in which a get may find something; each is asked, all at once.
+        """Ask each of these lanes, all at once, and return those in which a get may find something.
 
-        A lane without an answer is among them: then the error, if it stays, has a name. A due lane
-        that is drained is asked each half minute only.
+        A lane without an answer is among them: then the error, if it stays, has a name. A drained
+        due lane is asked only every half minute.
         """
         session = self.lane.store.session
         own = set(self.lane.lanes)
@@ -202,22 +205,22 @@ class Readers:
     def _go_on(self, at_most: int) -> None:
         """Begin with the shard of the last get once more, if others are at work in its lane.
 
-        There it has a bucket of its own. In another one it would meet them again (ADR 35).
+        There it has a bucket of its own. In another shard it would meet the others again (ADR 35).
         """
         if self._last in self.lane.lanes and self._readers[self._last].keeps_apart(at_most):
             _, self._first_shard = self.lane.fixed.class_and_shard(self._last)
 
     async def _in_turn(self, at_least: int, news: News | None = None) -> list[LaneId]:
-        """The lanes as they are read: in each class what was scheduled, oldest period first.
+        """Return the lanes in reading order: per priority, first scheduled ones, oldest first.
 
         Args:
-            news: Only those that may have something by this.
+            news: Only lanes that may have something according to this.
         """
         lanes = [lane_id for tier in await self._tiers(at_least) for lane_id in tier]
         return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news.awake]
 
     async def _tiers(self, at_least: int) -> list[list[LaneId]]:
-        """The lanes of each class that were scheduled, and the fixed ones; none is empty."""
+        """Return, by priority, the scheduled lanes and the fixed ones, as tiers; none is empty."""
         due = await self._agenda.lanes()
         if due is not self._due:
             self._see_to([*self.lane.all, *due])
@@ -242,7 +245,7 @@ class Readers:
         }
 
     def _lower(self, tiers: list[list[LaneId]]) -> tuple[list[LaneId], float]:
-        """A lower class, or what was not scheduled, drawn at random; and a coin [U15]."""
+        """Draw a lower tier at random, and a random number [U15]."""
         lower = tiers[1:]
         if not lower:
             return [], 0.0

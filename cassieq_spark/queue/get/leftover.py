@@ -1,7 +1,7 @@
-"""`Leftover`: what a program's last get has left in its buckets, for the next one to go on with.
+"""`Leftover` is the rest of the buckets of a program's last get, for the next get to go on with.
 
-A program that works off a backlog by a hundred messages at a time would otherwise look at the whole
-lane each time, for what it has just seen.
+Without it, a program that works off a backlog by a hundred messages at a time would look at the
+whole lane each time, for messages that it has just seen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 LEFTOVER_FOR_S: Final = 1.0
-"""How long gets go on without a look. What comes back elsewhere waits as long at most (I10)."""
+"""Gets go on this long without a look. Messages that come back elsewhere wait at most this long
+(I10)."""
 
 
 class Leftover:
-    """The buckets from which one reader has claimed since its last look. Not thread-safe.
+    """The buckets from which one reader has claimed since its last look.
 
-    Their rows are used only as this client's own last CAS has left them, and not where others
-    change them too. A claim is a CAS from such a row, as from one that was read (G2).
+    Their rows are used only as this client's own last CAS has left them, and only if others do not
+    change them, too. A claim is a CAS from such a row, as from one that was read (G2).
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -39,7 +40,7 @@ class Leftover:
 
     @property
     def buckets(self) -> Collection[BucketNo]:
-        """Those buckets, without any in which a race was lost since."""
+        """The buckets, without those in which a race was lost since."""
         return self._buckets
 
     def lose(self, bucket: BucketNo) -> None:
@@ -47,10 +48,10 @@ class Leftover:
         self._buckets = [at for at in self._buckets if at != bucket]
 
     def begin(self, claimed: Iterable[Claimed], seen: Rows) -> None:
-        """A look has seen these rows, and some of their messages were claimed.
+        """Begin with the rows that a look has seen, after some of their messages were claimed.
 
-        If something came back in others, the next get looks again: it takes that before what is
-        fresh (I10).
+        If messages came back in other rows, the next get looks again: it takes those before fresh
+        ones (I10).
         """
         self._buckets = sorted({one.bucket for one in claimed})
         now_us = self._lane.clock.now_us()
@@ -64,7 +65,7 @@ class Leftover:
             self._good_until = self._lane.clock.monotonic() + LEFTOVER_FOR_S
 
     def rows(self, at_most: int) -> Rows:
-        """The rows, if they have as many messages for a claim now; nothing otherwise."""
+        """Return the rows, if they have as many messages for a claim now; nothing otherwise."""
         lane = self._lane
         if not self._buckets or lane.clock.monotonic() >= self._good_until:
             return {}

@@ -1,4 +1,4 @@
-"""`Scan`: what one look at a lane has found (design 5)."""
+"""`Scan` is the result of one look at a lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = dict[BucketNo, "Stored[Bucket]"]
 
 
 FIRST_WINDOW: Final = 8
-"""How many bucket rows a look reads at once at first."""
+"""The number of bucket rows that a look reads at once at first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,23 +28,24 @@ class Scan:
     Attributes:
         pointers: As read at the start or before, and as moved on since.
         monoton: As read at the start.
-        looked_at: When the pointers were read, by the monotonic clock.
-        is_begun: It began with what `Beginning.has_news` had read, and with older pointers.
-        candidates: Sealed rows with something to claim: what came back first, then by id.
-        open: Reserved buckets without a row, oldest first; L was read after them, or beside them:
-            then one that is dropped just now may be among them. Its seal reads L again (G5).
-        half_sealed: Buckets that somebody began to seal, and when (cluster time); L was read as for
+        looked_at: The time when the pointers were read, by the monotonic clock.
+        is_begun: Whether it began with the reads of `Beginning.has_news`, and with older pointers.
+        candidates: Sealed rows with something to claim: returned messages first, then by id.
+        open: Reserved buckets without a row, oldest first. L was read after them, or beside them.
+            In the latter case a bucket that is being dropped may be among them. Its seal reads L
+            again (G5).
+        half_sealed: Buckets whose seal has begun, with the time (cluster time). L was read as for
             ``open``.
-        peeked: Whether some of the open buckets hold messages.
+        peeked: Whether an open bucket holds messages, for some of the open buckets.
         oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
             so this bucket was reserved before that (cluster time) [R11].
         available: Messages in ``candidates``, without those in the next field.
-        available_in_crowds: Messages in ``candidates`` that have so many leases that others are
-            looked for first [R6], or in which others are at work.
+        available_in_crowds: Messages in ``candidates`` of buckets that come last: they have so many
+            leases that others are preferred [R6], or other consumers are at work in them.
         available_bytes: The size of the available messages as stored, by the mean of each bucket.
-        claimable: Buckets in ``candidates`` that hold some of them.
-        is_settled: Whether all that was looked at waits for time alone, or for nothing: what comes
-            next is under a new id, or has a hint.
+        claimable: The number of buckets in ``candidates`` that hold claimable messages.
+        is_settled: Whether every bucket that was looked at waits only for time, or for nothing: the
+            next message has a new id, or a hint.
     """
 
     pointers: Pointers
@@ -68,7 +69,7 @@ class Begun:
     """The first reads of a look: its pointers, monoton row and hints.
 
     Attributes:
-        fresh: The buckets that were reserved since the look before, if that left none open.
+        fresh: The buckets that were reserved since the previous look, if that left none open.
     """
 
     scan: Scan

@@ -1,4 +1,4 @@
-"""Decide when a consumer that waits looks again."""
+"""Decide when a waiting consumer looks again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cassieq_spark.entropy import jitter
 
 READS_PER_S: Final = 64
 LONGEST_PAUSE_S: Final = 2.0
-"""An idle consumer of a queue with many lanes looks less often, so that it sends no more reads than
-this, but at least once in this time."""
+"""An idle consumer of a queue with many lanes looks less often, so that it sends at most this
+number of reads per second, but at least once in this time."""
 
 PAUSES_S: Final = (0.03, 0.12, 0.5, 1.6)
 """A long poll pauses for a quarter to all of each of these in turn, at random; the last repeats. A
-look at a quiet queue is two reads, so an idle consumer stays below five a second, also in polls
+look at a quiet queue takes two reads. So an idle consumer stays below five a second, also in polls
 of one second."""
 
 READS_A_LOOK: Final = 2
-"""How many reads a look at a quiet lane is."""
+"""The number of reads of a look at a quiet lane."""
 
 QUICK_PAUSE_S: Final = 0.008
 QUICK_FOR_S: Final = 0.5
-"""For half a second after something was found, pauses on a queue of one lane are a quarter to all
-of 8 ms: where messages come one after the other, a reader looks when the next one comes. This
+"""For half a second after a message was found, pauses on a queue of one lane are a quarter to all
+of 8 ms. If messages come one after the other, a reader then looks when the next one comes. This
 costs about 190 reads after a message if no other comes; an idle consumer pays nothing (ADR 29)."""
 
 
@@ -31,21 +31,14 @@ class Pace:
     """The pauses between the looks of one consumer: short while messages come, then longer.
 
     ``lanes`` is the number of lanes that a look goes through.
-
-    A race of two threads on it only makes a pause shorter.
     """
 
     def __init__(self) -> None:
         self._empty_looks = 0
         self._found_at = -inf
 
-    @property
-    def has_paused(self) -> bool:
-        """Whether the last look found nothing, so that there is a pause before the next."""
-        return self._empty_looks > 0
-
     def look_soon(self) -> None:
-        """Begin anew with the shortest pauses."""
+        """Start again with the shortest pauses."""
         self._empty_looks = 0
 
     def note(self, now: float, *, has_found: bool, lanes: int) -> None:
@@ -56,7 +49,7 @@ class Pace:
             self._empty_looks = 1 if self._is_quick(now, lanes) else self._empty_looks + 1
 
     def pause_s(self, now: float, *, lanes: int) -> float:
-        """Seconds from the last look to the next; 0 after one that found something."""
+        """Return the seconds from the last look to the next; 0 after one that found something."""
         if not self._empty_looks:
             return 0.0
         if self._is_quick(now, lanes):

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 AGAIN: Final = 2
 AGAIN_AFTER_S: Final = 0.001
-"""How often, and after which pause, a look peeks again into a bucket that was reserved just before
-it and holds nothing: its first write is on its way as a rule, and a whole look costs more."""
+"""A look peeks this often again, each time after this pause, into a bucket that was reserved just
+before it and is empty. Usually its first write is on its way, and a whole look costs more."""
 
 
 class Peek:
-    """Open buckets that were asked, all at once, whether they hold something.
+    """A question to open buckets, all at once: do they hold messages?
 
     Args:
-        pass_over: Told of each that does not answer, and why.
+        pass_over: Called with each bucket that does not answer, and the error.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Peek:
             self._asked = {bucket: lane.messages.begin_has_any(bucket) for bucket in buckets}
 
     async def answers(self, wanted: Collection[BucketNo] | None = None) -> dict[BucketNo, bool]:
-        """Wait, and say which of those that answer hold something; to be called once.
+        """Wait, and return which of the answering buckets hold messages. Call it once.
 
         Args:
-            wanted: The others were asked in vain; None: there are none.
+            wanted: The buckets whose answers are still needed; None: all.
         """
         lane = self._lane
         said = {
@@ -64,7 +64,7 @@ class Peek:
         return found | more
 
     async def answers_soon(self, wanted: Collection[BucketNo]) -> dict[BucketNo, bool]:
-        """As `answers`, but ask again if none of them holds something yet."""
+        """Return `answers`, but ask again if none of the buckets holds messages yet."""
         found = await self.answers(wanted)
         with self._lane.store.session.within(GRACE_S):
             for _ in range(AGAIN):
@@ -77,7 +77,7 @@ class Peek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a look asks beside the rows of fresh buckets: L, and whether these hold messages."""
+    """Reads beside the rows of fresh buckets: L, and whether these buckets hold messages."""
 
     fresh: range
     low: Callable[[], Awaitable[Pointers]]
@@ -91,7 +91,7 @@ class Beside:
         away: Collection[BucketNo],
         pass_over: Callable[[BucketNo, CassieqError], None],
     ) -> Beside | None:
-        """Ask for what is needed if none of them has a row, as is to be expected."""
+        """Ask for what is needed if none of the buckets has a row, which is likely."""
         buckets = [BucketNo(at) for at in fresh if at not in away]
         if not buckets:
             return None

@@ -1,11 +1,9 @@
-"""Get messages for a program: claim, read, hand out; long poll with back-off (design 5, 11)."""
+"""Get messages for a program: claim them and read their bodies."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
@@ -13,17 +11,16 @@ from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
 from cassieq_spark.queue.get.lanes import Readers
-from cassieq_spark.queue.get.pace import Pace
 from cassieq_spark.queue.message import Message, read_messages
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
 
 _READS: Final = 4
-"""How many times leases may run out while their bodies are read: each is longer than the last read
-took, so the second is enough, unless this machine is suspended again and again."""
+"""A get claims and reads at most this many times, if leases run out while bodies are read. Each
+lease is longer than the last read took, so the second time is enough, unless this machine is
+suspended again and again."""
 
 _logger = get_logger("queue")
 
@@ -33,8 +30,8 @@ class GetRequest:
     """The arguments of one get.
 
     Attributes:
-        wait_s: How long to wait for the first message; 0: one look.
-        priority_at_least: Only messages of this class and higher ones.
+        wait_s: How long to wait for the first message; 0 means one look.
+        priority_at_least: Only messages of this priority and higher ones.
     """
 
     at_most: int
@@ -45,29 +42,26 @@ class GetRequest:
 
 
 class Getter:
-    """Gets messages of a queue for one client. Thread-safe: each get uses a reader of its own.
+    """Looks for messages of a queue for one client; each look has a reader of its own.
 
     Attributes:
-        lanes: How many lanes the last look went through.
+        lanes: The number of lanes that the last look went through.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._idle: deque[Readers] = deque()
-        # Kept between calls: a client that polls an idle queue must not begin anew each time.
-        self._pace = Pace()
-        self._looked_at = -inf
         self.lanes = 1
 
-    async def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
-        """Lease messages and read them; none only if none was visible all the while.
+    async def look(self, lane: Lane, wanted: GetRequest) -> list[Message]:
+        """Lease messages and read them; none only if none was visible.
 
         Raises:
             QueueDeleted: The lane is dead.
             CasAmbiguous: A lease may exist; it runs out by itself.
-            StoreTimeout, StoreUnavailable: What was claimed is given back, or runs out. Also raised
-                if leases ran out while their bodies were read, again and again [T17].
-            DataLoss, RowCorrupt: Nothing of what was claimed can be read; see `_read_apart`.
+            StoreTimeout, StoreUnavailable: Claimed messages are given back, or their leases run
+                out. Also raised if leases ran out while their bodies were read, again and again
+                [T17].
+            DataLoss, RowCorrupt: No claimed message can be read; see `_read_apart`.
         """
         reader = self._take(lane, wanted)
         try:
@@ -79,15 +73,16 @@ class Getter:
     async def _claim_and_read(
         self, lane: Lane, reader: Readers, wanted: GetRequest
     ) -> list[Message]:
-        deadline = lane.clock.monotonic() + wanted.wait_s
         for _ in range(_READS):
-            claimed = await self._claim(lane, reader, wanted, deadline)
+            claimed = await _claimed(reader, wanted)
+            self.lanes = reader.looked_at
             if not claimed:
                 return []
             began = lane.clock.monotonic()
             if messages := await read_in_time(lane, claimed):
                 return messages
-            # Others may have it now. If not, it is to be held for longer than a read takes.
+            # Others may have the messages now. If not, the next lease must be longer than a read
+            # takes.
             took_us = int((lane.clock.monotonic() - began) * 1e6)
             reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
         raise StoreTimeout(
@@ -96,46 +91,17 @@ class Getter:
             "longer visibility timeout or fewer messages"
         )
 
-    async def _claim(
-        self, lane: Lane, reader: Readers, wanted: GetRequest, deadline: float
-    ) -> list[Claimed]:
-        clock = lane.clock
-        now = clock.monotonic()
-        while True:
-            if self._pace.has_paused and now < deadline:
-                pause_s = self._pace.pause_s(now, lanes=self.lanes)
-                due = self._looked_at + pause_s
-                if due > now:
-                    # The last look is at the deadline: not one just before it, too.
-                    is_last = due + pause_s / 2 >= deadline
-                    seen_at = self._looked_at
-                    await clock.sleep((deadline if is_last else due) - now)
-                    now = clock.monotonic()
-                    if self._looked_at != seen_at and not is_last:
-                        continue  # another thread has looked meanwhile: all look as one would
-            portal.check_caller()
-            self._looked_at = clock.monotonic()
-            claimed = await _look(reader, wanted)
-            self.lanes = reader.looked_at
-            now = clock.monotonic()
-            self._pace.note(now, has_found=bool(claimed), lanes=self.lanes)
-            if claimed:
-                return claimed
-            if now >= deadline:
-                return []
-
     def _take(self, lane: Lane, wanted: GetRequest) -> Readers:
         """Take an idle reader of this queue, which knows what it saw lately, or make a new one."""
-        with self._lock:
-            while self._idle:
-                reader = self._idle.pop()
-                if reader.lane == lane:
-                    reader.lease_as(wanted.owner, wanted.visibility_us)
-                    return reader
+        while self._idle:
+            reader = self._idle.pop()
+            if reader.lane == lane:
+                reader.lease_as(wanted.owner, wanted.visibility_us)
+                return reader
         return Readers(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
 
 
-async def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:
+async def _claimed(reader: Readers, wanted: GetRequest) -> list[Claimed]:
     at_least = wanted.priority_at_least
     if not await reader.may_find(at_least=at_least):
         return []
@@ -145,7 +111,8 @@ async def _look(reader: Readers, wanted: GetRequest) -> list[Claimed]:
 async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     """Read messages, and return those whose leases still run when all are read (I2) [T17].
 
-    Expired ones are given back uncounted if nobody has claimed them again: nobody has seen them.
+    Messages of expired leases are given back uncounted if they were not claimed again: no consumer
+    has seen them.
     """
     messages = await _read(lane, claimed)
     now_us = lane.clock.now_us()
@@ -161,27 +128,28 @@ async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
 
 
 async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    """Read the bodies of what is leased, of all buckets together if all can be read."""
+    """Read the bodies of leased messages, of all buckets together if all can be read."""
     try:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
             return await _read_claimed(lane, claimed)
     except CassieqError as error:
         held = [one for one in claimed if await _is_held(one)]
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
-            # This process slept: meanwhile others had it, acked it, and repair dropped it.
+            # This process slept: meanwhile others had the message, acked it, and repair dropped it.
             return await _read(lane, held)
         return await _read_apart(lane, claimed, error)
 
 
 async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
-    """Read what can be read when a bucket does not answer or a stored row is damaged (I10).
+    """Read as many as possible if a bucket does not answer or a stored row is damaged (I10).
 
-    What did not answer is given back uncounted, as nobody has seen it [T22]. What is damaged stays
-    leased until its time is over, and uses up a delivery: given back at once, it would be in every
-    next get, and no get would ever succeed [T21].
+    Messages of buckets that did not answer are given back uncounted, as no consumer has seen them
+    [T22]. Damaged messages stay leased until their time is over, and use up a delivery. If they
+    were given back at once, every next get would claim them again, and none would ever succeed
+    [T21].
 
     Raises:
-        CassieqError: Nothing of it can be read. The next get goes on with other messages.
+        CassieqError: No message can be read. The next get goes on with other messages.
     """
     found: list[list[Message] | CassieqError] = [error]
     if len(claimed) > 1:

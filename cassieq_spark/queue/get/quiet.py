@@ -1,4 +1,4 @@
-"""`Quiet`: after a get that found nothing, two cheap reads say whether one may find more (I9)."""
+"""`Quiet` decides with two cheap reads whether a get may find something after an empty one (I9)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 QUIET_FOR_S = 30.0
-"""How long an idle consumer goes without a whole look, which also moves the pointers on."""
+"""An idle consumer goes this long without a whole look, which also moves the pointers on."""
 
 
 class Quiet:
-    """What a reader knows of a lane in which it found nothing.
+    """A reader's knowledge of a lane in which it found nothing.
 
     Attributes:
-        since: The look that found nothing; None: the last one found something, or is under way.
+        since: The look that found nothing; None if the last one found something, or is running.
     """
 
     def __init__(self, lane: Lane, scanner: Scanner) -> None:
@@ -28,7 +28,7 @@ class Quiet:
         self._asked_at = -math.inf
 
     async def may_find(self) -> bool:
-        """Whether a get may find something after one that found nothing; two cheap reads."""
+        """Whether a get may find something after one that found nothing, by two cheap reads."""
         self._scanner.forget_news()
         if self.since is None:
             return True
@@ -39,7 +39,7 @@ class Quiet:
         return False
 
     def is_recent(self, within_s: float) -> bool:
-        """Whether the last get found nothing, and this lane was asked so short a time ago."""
+        """Whether the last get found nothing, and this lane was asked within ``within_s``."""
         if self.since is None:
             return False
         asked_at = max(self.since.looked_at, self._asked_at)
@@ -47,7 +47,7 @@ class Quiet:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the last look, a moment ago, found a lane in which nothing was left at all."""
+        """Whether the last look was recent and found that nothing at all was left in the lane."""
         scan = self.since
         if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
             return False

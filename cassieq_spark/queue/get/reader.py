@@ -1,4 +1,4 @@
-"""Get messages: scan, claim what is sealed, seal what is still needed (design 5). I2, I10."""
+"""Get messages: scan, claim in sealed buckets, seal open ones if needed. Holds I2, I10."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 CLAIMS_PER_HINT = 64
-"""How many claims are sent under hints that were written together: their leases begin to run with
-the hints, and must not be old when the last CAS is sent."""
+"""The number of claims that are sent under hints that were written together. Their leases begin to
+run with the hints, and must not be old when the last CAS is sent."""
 
 AHEAD_FOR_S = 5.0
-"""How long a look ahead is used. Later, others have been there, and claims would be in vain."""
+"""A look ahead is used this long. After that, others have been there, and claims would fail."""
 
 ROUNDS = 4
-"""How often a call tries for the rest after it lost races."""
+"""The number of times that a call tries for the rest after it lost races."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
-    """A look that found enough, what it was asked for, and until when it is used (monotonic)."""
+    """A look that found enough, with its arguments, and until when it is used (monotonic)."""
 
     scan: Scan
     asked: tuple[int, int | None, float | None]
@@ -51,17 +51,17 @@ class _Ahead:
 
 
 class Reader:
-    """One consumer of a lane. Not thread-safe.
+    """One consumer of a lane.
 
     Attributes:
-        has_looked: Whether it has looked at the lane for a get: what it has not seen is young.
-        quiet: Whether its last get found nothing, and what a look costs then.
+        has_looked: Whether it has looked at the lane for a get: unseen messages are young.
+        quiet: Knows whether the last get found nothing, and whether the next may find more.
     """
 
     def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
         self.lane = self._lane = lane
         self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
-        # A batch of Spark takes all it can, in the order of ids.
+        # A Spark batch takes all it can, in the order of ids.
         self._is_for_program = run is None
         self._scanner = Scanner(lane, goes_on=self._is_for_program)
         self.quiet = Quiet(lane, self._scanner)
@@ -79,11 +79,11 @@ class Reader:
         self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
 
     def keeps_apart(self, at_most: int) -> bool:
-        """Whether others are at work in this lane, and as much is left in buckets of our own."""
+        """Whether others are at work in this lane, and our buckets have ``at_most`` messages."""
         return self._choosing.has_met and bool(self._leftover.rows(at_most))
 
     async def count(self, enough: int) -> int:
-        """About how many messages a get would find, counted up to ``enough``; claims nothing."""
+        """Estimate how many messages a get would find, counted up to ``enough``; claim nothing."""
         lane = self._lane
         scan = await self._scanner.scan(enough)
         found = scan.available + scan.available_in_crowds
@@ -97,10 +97,10 @@ class Reader:
     async def look_ahead(
         self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
     ) -> bool:
-        """Look now for what the next `get` of as much will claim; claims nothing.
+        """Look now for the messages that the next `get` of as many will claim; claim nothing.
 
-        If it has found enough in sealed buckets, which it returns, that get needs no look. It
-        claims rows as last seen, by CAS, as always: a changed row is claimed as it is then.
+        Return whether it has found enough in sealed buckets, so that the get needs no look. The get
+        claims rows as last seen, by CAS: a row that has changed since is claimed as it is then.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -128,15 +128,14 @@ class Reader:
 
         It claims about ``at_most_bytes``, as stored, but at least one message.
 
-        One LWT per sealed bucket, two more per bucket it has to seal first. May wait up to
-        ``linger`` for a bucket that is still too young, but not if messages come singly: see
-        `OpenBuckets.note_sealed`.
+        It costs one LWT per sealed bucket, and two more per bucket to seal first. It may wait up to
+        ``linger`` for a bucket that is too young, but not if messages come singly (`note_sealed`).
 
         Raises:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: Nothing was found, and a part did not answer.
             CasAmbiguous: See `Claimer.claim`.
-            CasContention: Others were faster all the while.
+            CasContention: It lost every race.
         """
         until = self._lane.clock.monotonic() + self._lane.store.session.left_s()
         search = self.search()
@@ -151,10 +150,10 @@ class Reader:
         return []
 
     async def tidy(self) -> None:
-        """Do what a get that finds nothing does besides: close gaps, bury, move the pointer on.
+        """Do the side work of a get that finds nothing: close gaps, bury, move the pointer on.
 
-        After it, `Quiet.may_find` is two reads if there is nothing (I9). It claims nothing of what
-        may have come, and waits for nothing that does not answer.
+        After it, `Quiet.may_find` takes two reads if nothing is visible (I9). It claims no message
+        that may have come, and does not wait for buckets that do not answer.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -163,7 +162,7 @@ class Reader:
         await self.go_round(self.search(), Budget(messages=0), None, waits=False)
 
     async def see(self, budget: Budget, below_id: int | None) -> None:
-        """Look for as much, so that what is young there becomes ripe from now on; claims nothing.
+        """Look for as much as the budget, so that young messages ripen from now on; claim nothing.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -177,25 +176,25 @@ class Reader:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the last look has passed nothing over: if it has, "none" would be a guess."""
+        """Whether the last look has passed over no bucket: if it has, "none" would be a guess."""
         return not self._scanner.passed_over
 
     def search(self) -> Search:
-        """Begin a get: what it learns of this lane."""
+        """Begin a get of this lane."""
         self.quiet.since = None
         return Search(self._lane, self._scanner)
 
     async def go_round(
         self, search: Search, budget: Budget, below_id: int | None, *, waits: bool
     ) -> list[Claimed]:
-        """Look once, or use what the last look has left, and claim and seal what was found.
+        """Look once, or use the rest of the last look, and claim and seal what was found.
 
         Args:
-            budget: What is claimed is taken from it.
-            waits: Whether to wait for a young bucket where there is nothing else.
+            budget: Claimed messages are subtracted from it.
+            waits: Whether to wait for a young bucket if there is nothing else.
 
         Returns:
-            What is ours. If that is nothing, ``search`` knows why.
+            Our new claims. If there are none, ``search`` knows why.
 
         Raises:
             CassieqError: See `get`.
@@ -224,7 +223,7 @@ class Reader:
         try:
             young_for_s = await self._take(scan, budget, below_id, updated, taken, waits=waits)
         except CassieqError:
-            await give_back(taken)  # nobody gets to see them [T22]
+            await give_back(taken)  # no consumer gets to see them [T22]
             raise
         if (scan.open or scan.half_sealed) and self._seals.more_in_s is not None:
             search.more_at = now_s() + self._seals.more_in_s
@@ -287,7 +286,7 @@ class Reader:
         return young_for_s
 
     async def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
-        """Claim from what the last get has left, without a look; a lost race is followed by one."""
+        """Claim from the last get's buckets, without a look. A lost race is followed by one."""
         if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
             return []
         if self._choosing.is_by_id:
@@ -297,7 +296,7 @@ class Reader:
         return await self._confirmed(claimed, budget)
 
     async def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
-        """Claim from the look ahead, if it was made for as much."""
+        """Claim from the look ahead, if it was made for as many messages."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or self._lane.clock.monotonic() >= ahead.good_until:
             return []
@@ -312,7 +311,7 @@ class Reader:
         return await self._confirmed(claimed, budget)
 
     async def _confirmed(self, claimed: list[Claimed], budget: Budget) -> list[Claimed]:
-        """Confirm what was claimed without a look, and take it from the budget."""
+        """Confirm messages that were claimed without a look, and subtract them from the budget."""
         confirmed = await self._claimer.confirm(claimed)
         budget.take_claimed(confirmed)
         return confirmed
@@ -327,10 +326,10 @@ class Reader:
         into: list[Claimed] | None = None,
         rounds: int = ROUNDS,
     ) -> list[Claimed]:
-        """Claim candidates side by side; take the rest from where no race was lost [P28].
+        """Claim candidates side by side. Take the rest from rows without a lost race [P28].
 
         Args:
-            into: What was claimed before; what is claimed here is added.
+            into: The claims so far; new ones are added.
         """
         claimed = [] if into is None else into
         rows = self._choosing.in_order(candidates)
@@ -350,7 +349,7 @@ class Reader:
                     )
                 except StoreError as error:
                     if not has_found:
-                        raise  # no hint could be written; else what was granted goes out [T22]
+                        raise  # no hint could be written; otherwise, granted messages go out [T22]
                     event(_logger, "bucket_unreachable", **self._lane.as_fields(), error=str(error))
                     claimed += got
                     budget.take_claimed(got)
@@ -375,7 +374,7 @@ class Reader:
     ) -> list[Claimed]:
         """Write all their hints at once, then send a CAS for each, up to 16 at a time.
 
-        What one bucket has granted is not lost with another's answer [T22].
+        A bucket's granted messages are not lost with another bucket's answer [T22].
         """
         counts = dict(shares)
         if len(counts) > 1:

@@ -1,7 +1,7 @@
-"""`Rounds`: one get over several lanes, round by round, until there is something to hand out.
+"""`Rounds` is one get over several lanes, round by round, until there is something to hand out.
 
-It holds the rule of lanes 3 on classes and young messages, and I10: a lane that does not answer
-holds up no other.
+It holds the rules of docs/design/lanes.md on priorities and young messages, and I10: a lane that
+does not answer holds up no other.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.get.search import Search
 
 UNLIMITED: Final = 1 << 31
-"""Whoever asks for more messages than this takes all there are: no part of that is offered."""
+"""A call that asks for more messages than this takes all there are, so no part of it is offered to
+a lower priority."""
 
 LOOK_S: Final = 2.0
-"""How long the first round waits for each statement, as long as all have answered. Each round that
-a lane has not answered doubles it: the store may be slow."""
+"""The first round waits this long for each statement, as long as all have answered. Each round in
+which a lane has not answered doubles it: the store may be slow."""
 
 LOOK_AGAIN_S: Final = 0.25
-"""The same once a lane has not answered: there may be many, and the others' messages wait."""
+"""The same limit after a lane has not answered: there may be many such lanes, and messages of the
+others wait."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Where a get may find something; and quiet lanes that were not asked again."""
+    """Lanes in which a get may find something; and quiet lanes that were not asked again."""
 
     awake: list[LaneId]
     resting: list[LaneId] = field(default_factory=list)
@@ -46,8 +48,9 @@ class Rounds:
     """One get over several lanes.
 
     Args:
-        tiers: The lanes of each class, what was scheduled first.
-        lower: The lanes that a part of the get is offered to, and the coin that rounds this part.
+        tiers: The lanes of each priority; those of scheduled messages come first.
+        lower: The lanes that a part of the get is offered to, and the random number that rounds
+            this part.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Rounds:
         self._of_offer = 0
         self._owed: list[LaneId] = []
         self._asked: set[LaneId] = set()
-        # As it is before this get: an offer looks for a part of it only.
+        # The state before this get: an offer looks only for a part of it.
         self._new = {at for one in tiers for at in one if not readers.reader(at).has_looked}
         self._is_held = False
         self._over_at = inf
@@ -81,9 +84,10 @@ class Rounds:
     async def run(self, whole: Budget) -> list[Claimed]:
         """Go round the lanes until something is claimed, or nothing is visible in any.
 
-        No lane is waited for while another may have something: each round takes what can be had at
-        once, and the pause between two is for all lanes together. Only young messages of a higher
-        class hold a lower one back (`held_until`). One deadline is for all lanes.
+        No lane is waited for while another may have messages. Each round takes the messages that
+        can be had at once, and the pause between two rounds is for all lanes together. Only young
+        messages of a higher priority hold a lower one back (`held_until`). One deadline is for all
+        lanes.
         """
         clock = self._lane.clock
         until = clock.monotonic() + self._lane.store.session.left_s()
@@ -104,22 +108,23 @@ class Rounds:
                 if failures and clock.monotonic() >= until:
                     raise failures[0]
                 await clock.sleep(min(one.pause_s for one in open_))
-                # What was quiet may have something by now, where a lane keeps this get waiting.
+                # While a lane keeps this get waiting, messages may have come to lanes that were
+                # quiet.
                 lanes = [lane_id for tier in self._tiers for lane_id in tier]
                 woken = await self._readers.news(lanes) if failures else []
                 self._awake = [at for at in lanes if at in woken or self._may_have_some(at)]
                 self._patience *= 2 if failures else 1
         except CassieqError:
-            await give_back(self._claimed)  # nobody gets to see them [T22]
+            await give_back(self._claimed)  # no consumer gets to see them [T22]
             raise
 
     def _may_have_some(self, lane_id: LaneId) -> bool:
-        """Whether a lane may have something, after the rounds so far (I10)."""
+        """Whether a lane may have messages, after the rounds so far (I10)."""
         search = self._searches.get(lane_id)
         return lane_id in self._awake if search is None else not search.is_over
 
     def _offered(self, budget: Budget) -> Budget:
-        """The part of the get that is offered to a lower class."""
+        """Return the part of the get that is offered to a lower priority."""
         fairness = self._lane.settings.fairness
         offered = Budget(messages=budget.messages, size_bytes=budget.size_bytes)
         if budget.messages < UNLIMITED:
@@ -132,13 +137,16 @@ class Rounds:
         return offered
 
     async def _go_round(self, whole: Budget, offered: Budget) -> float | None:
-        """Take what can be had at once; return until when the rest of the get is held back."""
+        """Take messages that can be had at once.
+
+        Return until when the rest of the get is held back.
+        """
         if not self._is_held:
             self._asked = set()
         await self._offer(offered)
         budget = replace(whole)
         budget.take_claimed(self._claimed)
-        # However large it is, the first message of a higher class is not kept out by the offer.
+        # However large it is, the first message of a higher priority is not kept out by the offer.
         budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer
         owed = self._young(self._owed)
         if owed:
@@ -149,7 +157,7 @@ class Rounds:
         for at, tier in enumerate(self._tiers):
             if not await self._go_through([at for at in tier if at in self._awake], budget):
                 break
-            # No lower class before what rests in this one.
+            # No lower priority comes before the resting lanes of this one.
             if budget.is_full or not await self._go_through(await self._wake(tier), budget):
                 break
             held = await self._hold(tier, self._tiers[at + 1 :], budget)
@@ -157,11 +165,14 @@ class Rounds:
                 return held
         else:
             return self._held_until(owed)
-        # What was left out for lack of time or of an answer ends the get.
+        # If a lane was left out, for lack of time or of an answer, the get ends.
         return self._held_until(owed) if budget.is_full else None
 
     async def _offer(self, offered: Budget) -> None:
-        """Offer a part to lanes of a lower class, which wait for it if they are first looked at."""
+        """Offer a part to lanes of a lower priority.
+
+        They wait for it if they are first looked at.
+        """
         before = len(self._claimed)
         for lane_id in self._lower:
             is_due = not self._is_held or bool(self._young([lane_id]))
@@ -173,7 +184,7 @@ class Rounds:
             self._owed = []
 
     def _young(self, lanes: list[LaneId]) -> list[float]:
-        """When more can be had in these lanes, by the rounds so far."""
+        """Return the times when more can be had in these lanes, by the rounds so far."""
         searches = [self._searches.get(lane_id) for lane_id in lanes]
         return [one.more_at for one in searches if one is not None and one.more_at is not None]
 
@@ -188,10 +199,10 @@ class Rounds:
     async def _hold(
         self, tier: list[LaneId], lower: list[list[LaneId]], budget: Budget
     ) -> float | None:
-        """Until when lower classes are held back for what is young in this one; None: they go on.
+        """Return until when young messages hold back lower priorities; None if they go on.
 
-        Those that this consumer has never looked at are looked at now: what they have is no older
-        to it than its first look [R9].
+        Lanes that this consumer has never looked at are looked at now: for the consumer, their
+        messages are no older than its first look [R9].
         """
         below = [lane_id for one in lower for lane_id in one]
         held = None if budget.is_full else self._held_until(self._young(tier))
@@ -209,24 +220,24 @@ class Rounds:
         return held if awake else None
 
     def _is_asked(self, lane_id: LaneId) -> bool:
-        """Whether this round goes through a lane: if it was held, only where more is to be had."""
+        """Whether this round goes through a lane: if it was held, only if more can be had there."""
         return lane_id not in self._asked or bool(self._young([lane_id]))
 
     async def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
-        """Claim from these lanes; return whether to go on with others."""
+        """Claim from these lanes. Return whether to go on with others."""
         for lane_id in filter(self._is_asked, lanes):
             if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
                 return False
             self._asked.add(lane_id)
             if not await self._step(lane_id, budget) and self._claimed:
-                return False  # leases run: they do not wait for what does not answer
+                return False  # leases run: they do not wait for a lane that does not answer
             if self._claimed:
                 # Buckets that a lane passes over take time as well.
                 self._over_at = min(self._over_at, self._lane.clock.monotonic() + GRACE_S)
         return True
 
     async def _wake(self, lanes: list[LaneId]) -> list[LaneId]:
-        """Ask those of these lanes that rest, as the others have too little."""
+        """Ask the resting ones of these lanes, because the others have too little."""
         resting = [at for at in lanes if at in self._resting]
         self._resting = [at for at in self._resting if at not in resting]
         with self._lane.store.session.within(GRACE_S if self._claimed else inf):
@@ -235,7 +246,7 @@ class Rounds:
         return woken
 
     async def _step(self, lane_id: LaneId, budget: Budget) -> bool:
-        """Claim from one lane what can be had at once; return whether it has answered."""
+        """Claim messages that can be had at once from one lane. Return whether it has answered."""
         reader = self._readers.reader(lane_id)
         search = self._searches.get(lane_id)
         if search is None or search.is_over:

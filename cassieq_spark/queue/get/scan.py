@@ -1,7 +1,8 @@
-"""Scan a lane for what can be claimed, what is open, how far the pointers may move (design 5, 6).
+"""Scan a lane for claimable messages, open buckets, and how far the pointers may move.
 
 It only reads, except that it rolls decided transactions forward. Each consumer has one `Scanner`,
-which remembers for a moment what it need not look at again.
+which remembers for a moment what it need not look at again. See docs/design/get-and-leases.md and
+docs/design/returns-and-hints.md.
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 AWAY_REMEMBERED_S = 5.0
-"""How long a bucket that did not answer is passed over without a look (ADR 21)."""
+"""A bucket that did not answer is passed over this long without a look (ADR 21)."""
 
 BUCKETS_PER_CALL = 2_048
-"""How many buckets one call claims from: the offset that names its leases stays small."""
+"""The maximum number of buckets that one call claims from: the offset that names its leases stays
+small."""
 
 PEEKS = 8
-"""Into how many open buckets a look peeks at once, before it is known which may be sealed."""
+"""The number of open buckets that a look peeks into at once, before it is known which may be
+sealed."""
 
 WINDOWS_BEHIND_OTHERS = 2
-"""How far a look goes on behind buckets with others at work, if it has found enough (I9)."""
+"""The number of further windows that a look reads when it has found enough only together with
+buckets where other consumers are at work (I9)."""
 
 _LARGEST_WINDOW = 64
 
@@ -52,7 +56,7 @@ _logger = get_logger("queue")
 
 
 class Scanner:
-    """Looks for one consumer. Not thread-safe.
+    """Scans a lane for one consumer.
 
     Args:
         goes_on: See `Beginning`.
@@ -71,15 +75,16 @@ class Scanner:
         self._is_by_id = False
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
-        """Skip a bucket that did not answer for a while, and look at others only [T5] [T22]."""
+        """Skip a bucket that did not answer for a while, and look only at others [T5] [T22]."""
         self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
         self._passed_over[bucket] = error
 
     @property
     def passed_over(self) -> dict[BucketNo, CassieqError]:
-        """The buckets not read since the last look began, and why: "none" would be a guess (I10).
+        """The buckets that were not read since the last look began, each with the error.
 
-        This is not `away`, which may have been forgotten since.
+        For these buckets, "none" would be a guess (I10). This is not `away`, which may have been
+        forgotten since.
         """
         return dict(self._passed_over)
 
@@ -91,7 +96,7 @@ class Scanner:
         return {bucket: error for bucket, (error, _) in self._away.items()}
 
     def forget_away(self) -> None:
-        """Look at these buckets again."""
+        """Look at the buckets of `away` again."""
         self._away.clear()
 
     async def scan(
@@ -107,19 +112,19 @@ class Scanner:
     ) -> Scan:
         """Find up to ``want`` claimable messages with ids below ``below_id``.
 
-        Fewer are enough if they have ``want_bytes`` together, but one at least.
+        Fewer are enough if they have ``want_bytes`` together, but at least one.
 
-        At least two reads (pointers, monoton) and one per hour since the time pointer, unless they
-        have just been read (`Beginning`); then the bucket rows from the reader pointer on, until
-        enough is found.
+        It costs at least two reads (pointers, monoton) and one per hour since the time pointer,
+        unless they have just been read (`Beginning`). Then it reads the bucket rows from the reader
+        pointer on, until it has found enough.
 
         Args:
-            peeks: Whether to look into open buckets if nothing is in sealed ones.
-            sealed_singly: See `OpenBuckets`: what follows it is likely to be open.
-            chooser: Of one that has met others: the look goes on behind what is theirs for some
-                windows, but no further.
-            is_by_id: Whether only what is fresh is counted, from the reader pointer on, and not
-                what hints have led to.
+            peeks: Whether to look into open buckets if sealed ones have no message.
+            sealed_singly: See `OpenBuckets`: the next bucket is probably open.
+            chooser: The chooser of a consumer that has met others. The scan goes on past buckets of
+                others for some windows, but no further.
+            is_by_id: Whether only fresh messages count towards ``want``, from the reader pointer
+                on, and not those that hints have led to.
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -142,7 +147,7 @@ class Scanner:
         return scan
 
     async def advance(self, scan: Scan, updated: Rows) -> None:
-        """Move the reader pointer over buckets with nothing fresh: at most one plain write.
+        """Move the reader pointer over buckets without fresh messages: at most one plain write.
 
         Args:
             updated: Rows that our own claims have changed since the scan.
@@ -150,7 +155,7 @@ class Scanner:
         await self.begin_advance(scan, updated)()
 
     def begin_advance(self, scan: Scan, updated: Rows) -> Callable[[], Awaitable[object]]:
-        """Begin to `advance`, without waiting; call what is returned, once, to wait."""
+        """Begin to `advance`, without waiting. Call the returned function once, to wait."""
         reader = scan.pointers.reader
         known = {**scan.candidates, **updated}
         end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
@@ -164,27 +169,27 @@ class Scanner:
         return begin_advance(self._lane, Pointer.READER, reader)
 
     def is_quiet_after(self, scan: Scan) -> bool:
-        """Whether `has_news` will notice all that may become visible after this look."""
+        """Whether `has_news` will notice every message that becomes visible after this look."""
         return scan.is_settled and not (
             scan.open or scan.half_sealed or self._undecided or self._passed_over
         )
 
     async def has_news(self, scan: Scan) -> bool:
-        """See `Beginning`."""
+        """Ask `Beginning.has_news`."""
         return await self._beginning.has_news(scan)
 
     def forget_news(self) -> None:
-        """See `Beginning`."""
+        """Call `Beginning.forget_news`."""
         self._beginning.forget_news()
 
     def forget_jumps(self) -> bool:
-        """Look again at blocks that were being written; return whether there are any."""
+        """Look again at blocks that were being written. Return whether there are any."""
         return self._undecided.forget()
 
     async def _look_at_hints(
         self, scan: Scan, hints: Hints, below_id: int | None, *, now_us: int
     ) -> None:
-        """Find what ran out or fell due by now, wherever the reader pointer is."""
+        """Find messages that came back or fell due by now, wherever the reader pointer is."""
         hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
         reader = scan.pointers.reader
         self._finished.forget(reader, hinted)
@@ -197,7 +202,8 @@ class Scanner:
         for bucket, row in rows.items():
             if row is not None:
                 self._consider(scan, bucket, row, now_us, below_id)
-        # What was not read by this look may be due there: only its hint finds it (R12).
+        # A bucket that this look did not read may have due messages: only its hint finds them
+        # (R12).
         unread = wanted - rows.keys()
         await self._learn(self._finished.to_learn(reader, hinted))
 
@@ -208,7 +214,7 @@ class Scanner:
         await self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)
 
     async def _learn(self, buckets: Iterable[BucketNo]) -> None:
-        """Read whether these are finished: only to save reads, so nobody waits long for it."""
+        """Read whether these are finished. This only saves reads, so the wait is short."""
         away = self.away
         asked = [bucket for bucket in buckets if bucket not in away]
         with self._lane.store.session.within(each_s=GRACE_S):
@@ -271,10 +277,10 @@ class Scanner:
         *,
         peeks: bool,
     ) -> None:
-        """Read L once after all rows, to tell which silent ones were dropped (G5) [P2] [R10].
+        """Read L once after all rows, to tell which silent buckets were dropped (G5) [P2] [R10].
 
-        An L that was read beside the rows tells less: that of a bucket which is dropped just now
-        it does not say so. Its seal reads L again, and so does what is claimed (G5).
+        An L that was read beside the rows tells less: it may miss that a bucket is being dropped
+        just now. The seal reads L again, and so does every claim (G5).
         """
         if not silent:
             return
@@ -301,7 +307,7 @@ class Scanner:
                     scan.open.append(bucket)
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
-        """The next buckets worth a read, and where to go on; without finished and jumped ones."""
+        """Return the next buckets to read, without finished and jumped ones, and where to go on."""
         self._undecided.refresh()
         buckets: list[BucketNo] = []
         away = self.away
@@ -317,10 +323,10 @@ class Scanner:
         return buckets, at
 
     def _is_passed_over(self, bucket: BucketNo, away: Mapping[BucketNo, CassieqError]) -> bool:
-        """Whether it did not answer a moment ago; then note that this look has not read it.
+        """Whether it did not answer a moment ago. If so, note that this look has not read it.
 
         Args:
-            away: As it was when the look went through these buckets.
+            away: The value at the time when the look went through these buckets.
         """
         if bucket in away:
             self._passed_over[bucket] = away[bucket]
@@ -338,7 +344,7 @@ class Scanner:
             self._finished.add(bucket)
             return
         if row.value.status is Status.CORRUPT:
-            # Neither a candidate nor finished: the reader pointer stays below it (I1) [T21].
+            # It is neither a candidate nor finished: the reader pointer stays below it (I1) [T21].
             if bucket not in self._corrupt:
                 self._corrupt.add(bucket)
                 event(_logger, "bucket_row_corrupt", **self._lane.as_fields(bucket))
@@ -362,7 +368,7 @@ class Scanner:
         scan.is_settled &= row.value.is_behind_reader and not (available or dies)
 
     async def _read(self, buckets: Iterable[BucketNo]) -> dict[BucketNo, Stored[Bucket] | None]:
-        """Read the rows that answer; pass over the others, so that no look waits for them twice."""
+        """Read the rows that answer. Pass over the others, so that no look waits for them twice."""
         lane = self._lane
         found, unread = await lane.buckets.read_some(buckets)
         for bucket, error in unread.items():
@@ -372,11 +378,11 @@ class Scanner:
 
 
 def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
-    """The offset in this bucket below which ids are below ``below_id``; None if all are."""
+    """Return the offset in this bucket below which ids are below ``below_id``; None if all are."""
     if below_id is None or bucket < bucket_of(below_id, bucket_size):
         return None
     return max(0, below_id - bucket * bucket_size)
 
 
 async def _nothing() -> None:
-    """What is to be waited for where nothing was sent."""
+    """Wait for nothing, because nothing was sent."""

@@ -1,4 +1,4 @@
-"""`Seals`: seal open buckets for a get, and claim there by the same CAS (design 5) [P16]. I10."""
+"""`Seals` seals open buckets for a get, and claims in them by the same CAS [P16]. Holds I10."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cassieq_spark.queue.get.scan import offset_below
 from cassieq_spark.queue.get.young import SEALS_PER_CALL, OpenBuckets
 
 if TYPE_CHECKING:
+    from cassieq_spark.model.choice import Chooser
     from cassieq_spark.model.ids import BucketNo
     from cassieq_spark.queue.get.choosing import Choosing
     from cassieq_spark.queue.get.claim import Budget, Claimed, Claimer
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 ALONE_FOR_S: Final = 1.0
-"""How long another is left alone with a seal that it has begun, as long as there are others to do.
-Then it may be dead (I10)."""
+"""Another client's seal is left alone this long, while there are other buckets to seal. After that,
+the client may be dead (I10)."""
 
 SHORT_LINGER_S: Final = 0.05
-"""Where rivals' buckets have messages, a reader waits for young buckets only if ``linger`` is no
+"""If others' buckets have messages, a reader waits for young buckets only if ``linger`` is no
 longer than this."""
 
 
 class Seals:
-    """The seals of one reader. Not thread-safe.
+    """The seals of one reader.
 
     Attributes:
-        more_in_s: After how long the next claim can have more from open buckets than the last one
-            has taken; None: this has seen no more.
+        more_in_s: The time until the next claim can have more from open buckets than the last one
+            has taken; None if no more was seen.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Seals:
         return self._open.sealed_singly
 
     async def see(self, scan: Scan) -> None:
-        """Note which open buckets hold messages, so that these become ripe; seals nothing."""
+        """Note which open buckets hold messages, so that these become ripe; seal nothing."""
         await self._open.ripe(scan, has_found=False)
 
     async def claim(
@@ -67,27 +68,27 @@ class Seals:
         before: BucketNo | None = None,
         by_proof: bool = False,
     ) -> float | None:
-        """Seal what is ripe, by id or, with rivals, in an order of this reader's; claim as well.
+        """Seal ripe buckets, and claim in them: by id or, having met others, in its own order.
 
-        With enough found, only gaps are closed: the reader pointer would stand still at one, and
-        every later call would begin there (I9, I10).
+        If enough was found, only gaps are closed: the reader pointer would stand still at a gap,
+        and every later call would begin there (I9, I10).
 
         Args:
-            updated: The rows that this changes are added.
-            claimed: What was found before; what is found here is added.
-            waits: Whether to wait for a young bucket where there is nothing else.
+            updated: Receives the rows that this changes.
+            claimed: The claims so far; new ones are added.
+            waits: Whether to wait for a young bucket if there is nothing else.
             before: Only buckets before this one; None: all.
             by_proof: See `OpenBuckets.ripe`.
-            theirs: Where rivals are at work, and messages can be had if this finds too few.
+            theirs: Buckets where others are at work, and which have messages if this finds too few.
 
         Returns:
-            How long the first message is too young still; None: nothing is to be waited for.
+            How long the first message is still too young; None if there is nothing to wait for.
         """
         has_found = bool(claimed)
         wants_more = not budget.is_full
         if not has_found:
-            # What was put since the last look must be found: memory only serves calls that have
-            # something already.
+            # Messages that were put since the last look must be found: memory only serves calls
+            # that have messages already.
             self._open.look_again()
         ripe, young_for_s = await self._open.ripe(
             scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
@@ -96,7 +97,7 @@ class Seals:
         nothing_else = not (has_filled or has_found or scan.half_sealed)
         waits &= not theirs or self._lane.settings.linger_s <= SHORT_LINGER_S
         if nothing_else and young_for_s is not None and waits:
-            # Nothing else is visible: a get waits for the young rather than say "none".
+            # Nothing else is visible: a get waits for young messages rather than say "none".
             await self._lane.clock.sleep(young_for_s)
             young_for_s = None
             self._open.look_again()
@@ -109,7 +110,7 @@ class Seals:
         for _ in range(SEALS_PER_CALL):
             if not left or (wants_more and budget.is_full):
                 break
-            bucket = min(left, key=partial(self._place, scan))
+            bucket = min(left, key=partial(self._place, scan, self._choosing.chooser))
             left.remove(bucket)
             close = claimer.close(
                 bucket,
@@ -134,16 +135,16 @@ class Seals:
         self.more_in_s = 0.0 if has_left else young_for_s
         return young_for_s if nothing_else and not theirs else None
 
-    def _place(self, scan: Scan, bucket: BucketNo) -> tuple[int, int]:
-        """The order of seals: those begun, those with messages, empty ones.
+    def _place(self, scan: Scan, chooser: Chooser, bucket: BucketNo) -> tuple[int, int]:
+        """Return the rank of a bucket: begun seals, then buckets with messages, then empty ones.
 
-        A dead writer's gaps must not hide messages, nor a seal that nobody ends. One that a rival
-        has begun a moment ago comes last.
+        Neither a dead writer's gaps nor an abandoned seal may hide messages. A seal that another
+        client has begun a moment ago comes last.
         """
         began_us = scan.half_sealed.get(bucket)
         if began_us is None:
             place = 1 if self._open.has_messages(bucket) else 2
         else:
             is_young = self._lane.clock.now_us() - began_us < ALONE_FOR_S * 1e6
-            place = 3 if is_young and self._choosing.has_met else 0
-        return place, self._choosing.chooser.turn(bucket)
+            place = 3 if is_young and chooser.has_met else 0
+        return place, chooser.turn(bucket)

@@ -1,4 +1,4 @@
-"""What one get knows of one lane so far: whether it is done with it, and when to look again.
+"""`Search` decides whether one get is done with one lane, and when to look at it again.
 
 Holds I10: a get says "nothing is visible" of a lane only after a round in which nothing changed, in
 which all buckets answered, and in which nothing was passed over from memory.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 PAUSE_S: Final = 0.25
-"""How long a call that has nothing waits before it asks buckets again that did not answer."""
+"""A call that has no messages waits this long before it asks unanswered buckets again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Round:
 
     Attributes:
         has_changed: Whether any row was changed, by us or by others.
-        has_sealed: Whether a seal changed one, of which there are only so many.
-        young_for_s: How long the first message is too young to be taken; None: there is none, or it
-            was waited for.
+        has_sealed: Whether a seal changed a row; the number of such rounds is limited.
+        young_for_s: How long the first message is too young to be taken; None if there is none, or
+            it was waited for.
     """
 
     has_changed: bool
@@ -45,11 +45,11 @@ class Search:
     """One get's way through one lane, round by round.
 
     Attributes:
-        is_over: Nothing is visible in the lane.
-        failure: Why nothing more is known of it: a part has not answered in the last round.
+        is_over: Whether nothing is visible in the lane.
+        failure: The error of a part that has not answered in the last round.
         pause_s: How long to wait before the next round.
-        more_at: When more than the last round has claimed can be had (monotonic): at once, or when
-            what is young will be ripe. None: it has seen no more.
+        more_at: The time (monotonic) when more than the last round has claimed can be had: at once,
+            or when young messages will be ripe. None: it has seen no more.
     """
 
     def __init__(self, lane: Lane, scanner: Scanner) -> None:
@@ -71,7 +71,7 @@ class Search:
             choosing.begin()
 
     def fail(self, error: CassieqError) -> None:
-        """Note a round that ended by an error."""
+        """Note a round that ended with an error."""
         self.failure = error
         self.pause_s = jitter(PAUSE_S, 0)
         self._is_sure = False
@@ -80,11 +80,11 @@ class Search:
         """Note a round that has claimed nothing.
 
         Raises:
-            CasContention: Others were faster too many times in a row.
+            CasContention: It lost too many races in a row.
         """
         self.failure, self.pause_s = None, 0.0
         if away := self._scanner.passed_over:
-            self._is_sure = False  # nothing is known of what was passed over
+            self._is_sure = False  # nothing is known of buckets that were passed over
             self._note_away(away)
         elif one.young_for_s is not None:
             self._is_sure = False
@@ -104,7 +104,7 @@ class Search:
         has_more = not self._known_away >= away.keys()
         self._known_away = set(away)
         if has_more:
-            return  # without them it may find what comes after them
+            return  # without them it may find messages that come after them
         self.failure = first_of(away)
         self.pause_s = jitter(PAUSE_S, 0)
         self._scanner.forget_away()

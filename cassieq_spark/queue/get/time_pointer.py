@@ -1,4 +1,7 @@
-"""Read the hints of what comes back by time, and move the time pointer on (design 6). Holds I10."""
+"""Read the hints of messages that come back by time, and move the time pointer. Holds I10.
+
+See docs/design/returns-and-hints.md.
+"""
 
 from __future__ import annotations
 
@@ -29,29 +32,29 @@ if TYPE_CHECKING:
     Hints = list[tuple[int, BucketNo]]
 
 ADVANCE_S: Final = 2.0
-"""How long a pointer's write may take: it saves reads, and nothing depends on it."""
+"""The time that a pointer's write may take: it saves reads, and nothing depends on it."""
 
 _logger = get_logger("queue")
 
 
 class TimePointer:
-    """Follows a lane's hints for one consumer. Not thread-safe."""
+    """Follows a lane's hints for one consumer."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._carried: set[tuple[int, BucketNo]] = set()
 
     async def hints(self, pointers: Pointers, now_us: int) -> Hints:
-        """(minute, bucket) of all that may have come back by now; one read per hour."""
+        """Return (minute, bucket) of messages that may have come back by now; one read per hour."""
         return await self.begin_hints(pointers, now_us)()
 
     def begin_hints(
         self, pointers: Pointers, now_us: int, from_bucket: BucketNo = FIRST_BUCKET
     ) -> Callable[[], Awaitable[Hints]]:
-        """Ask for `hints` without waiting; call what is returned, once, for them.
+        """Ask for `hints` without waiting. Call the returned function once to get them.
 
         Args:
-            from_bucket: Those of buckets below it may be left out.
+            from_bucket: Hints of buckets below it may be left out.
         """
         now = minute_of(now_us)
         return self._lane.hints.begin_read(self._first(pointers, now), now, from_bucket)
@@ -64,13 +67,13 @@ class TimePointer:
         *,
         now_us: int,
     ) -> Pointers:
-        """Move the pointer over minutes in which nothing hinted matters any more.
+        """Move the pointer over minutes whose hints do not matter any more.
 
         Args:
-            is_due: Whether a bucket has something that comes back in this minute or before.
+            is_due: Whether a bucket has messages that come back in this minute or before.
 
         Returns:
-            The pointers, so moved on.
+            The pointers, moved on.
         """
         passed = self._first(pointers, minute_of(now_us))
         blocked = min(
@@ -89,8 +92,8 @@ class TimePointer:
     ) -> None:
         """If the pointer is ahead of now, copy the hints below it to beyond it, once each.
 
-        The writers of those hints may not have seen how far the pointer is; when now has reached
-        it, nobody looks at them any more [T7].
+        The writers of those hints may not have seen how far the pointer is. When now has reached
+        it, no client looks at them any more [T7].
         """
         lane, now, passed = self._lane, minute_of(now_us), pointers.time
         if passed <= now:
@@ -113,9 +116,9 @@ class TimePointer:
 
 
 def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], Awaitable[bool]]:
-    """Begin to move a pointer; call what is returned, once, to wait for it: was it moved?
+    """Begin to move a pointer. Call the returned function once to wait; it tells if it was moved.
 
-    Neither fails: the next look moves it if this one cannot.
+    Neither fails: the next look moves the pointer if this one cannot.
     """
     session = lane.store.session
     with session.within(ADVANCE_S):
@@ -133,11 +136,11 @@ def begin_advance(lane: Lane, pointer: Pointer, value: int) -> Callable[[], Awai
 
 
 def still_due(row: Stored[Bucket] | None, minute: int) -> bool:
-    """Whether a bucket has something that comes back in this minute or before.
+    """Whether a bucket has messages that come back in this minute or before.
 
-    A bucket without a sealed row has nothing: a hint whose CAS never came is passed, and repair
-    frees what a claimer that died just then left behind [P17]. It does the same for an unreadable
-    row once that is restored: otherwise all other hints would be read again with its own [T21].
+    A bucket without a sealed row has none. A hint whose CAS never came is passed, and repair frees
+    the messages of a claimer that died just then [P17]. It does the same for an unreadable row once
+    that is restored: otherwise all other hints would be read again with its own [T21].
     """
     if row is None:
         return False

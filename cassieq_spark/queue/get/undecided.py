@@ -1,7 +1,7 @@
-"""Jump the blocks of transactions that are not decided, and roll forward those that are (design 5).
+"""Jump over blocks of undecided transactions, and roll forward decided ones. Holds I7, I9.
 
-Holds I7, I9: a block that is being written costs a consumer one look a second, not one for each of
-its buckets in each scan.
+A block that is being written costs a consumer one look a second, not one for each of its buckets in
+each scan.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 REMEMBERED_S: Final = 1.0
-"""How long a block that is being written is jumped without a look [P22]."""
+"""A block that is being written is jumped over this long without a look [P22]."""
 
 EACH_S: Final = 2.0
-"""How long a look waits for one key among many: for buckets that other rows decide."""
+"""A look waits this long for one key among many, for buckets that other rows decide."""
 
 _logger = get_logger("queue")
 
 
 class Undecided:
-    """The blocks of one lane that one consumer jumps. Not thread-safe.
+    """The blocks of one lane that one consumer jumps over.
 
     Args:
-        pass_over: Told of each bucket of which nothing is known, and why.
+        pass_over: Called with each bucket of unknown state, and the error.
     """
 
     def __init__(self, lane: Lane, pass_over: Callable[[BucketNo, CassieqError], None]) -> None:
@@ -44,27 +44,27 @@ class Undecided:
         self._jumps: dict[BucketNo, tuple[BucketNo, float]] = {}
 
     def forget(self) -> bool:
-        """Look again at blocks that were being written; return whether there are any."""
+        """Look again at blocks that were being written. Return whether there are any."""
         had_some = bool(self)
         self._jumps.clear()
         return had_some
 
     def __bool__(self) -> bool:
-        """Whether any block is jumped, or was until a moment ago."""
+        """Whether any block is jumped over, or was until a moment ago."""
         return bool(self._jumps)
 
     def refresh(self) -> None:
-        """Forget what was remembered for long enough."""
+        """Forget blocks that were remembered for long enough."""
         now = self._lane.clock.monotonic()
         self._jumps = {bucket: jump for bucket, jump in self._jumps.items() if jump[1] > now}
 
     def end_of(self, bucket: BucketNo) -> BucketNo | None:
-        """Where to go on, if this bucket is jumped."""
+        """Return the first bucket after the block to jump over; None if the bucket is in none."""
         jump = self._jumps.get(bucket)
         return None if jump is None else jump[0]
 
     def has(self, bucket: BucketNo) -> bool:
-        """Whether a bucket without a row is in such a block: it is its writer's, no gap [P22]."""
+        """Whether a bucket without a row is in such a block: then it is no gap [P22]."""
         return any(first <= bucket < end for first, (end, _) in self._jumps.items())
 
     def end_behind(self, buckets: Iterable[BucketNo], at: int) -> int:
@@ -73,10 +73,15 @@ class Undecided:
         return max([at, *ends])
 
     async def settle(self, rows: dict[BucketNo, Stored[Bucket] | None]) -> set[BucketNo]:
-        """Roll what is decided forward; the rest is undecided and jumped for a second [P22].
+        """Roll decided buckets forward.
+
+        The others are undecided and jumped over for a second [P22].
 
         Args:
             rows: Receives the rows that have changed.
+
+        Returns:
+            The undecided buckets.
         """
         bulk = {
             bucket: row

@@ -1,4 +1,4 @@
-"""Decide which open buckets may be sealed now, and which are too young (design 5). I10."""
+"""Decide which open buckets may be sealed now, and which are too young. Holds I10."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 SEALS_PER_CALL = 8
-"""The most young buckets that one call seals [R10]."""
+"""The maximum number of young buckets that one call seals [R10]."""
 
 YOUNG_PER_OPEN_S = 0.005
 """A call that has found something leaves buckets alone that are younger than this times the number
@@ -27,7 +27,7 @@ FEW = 10
 
 
 class OpenBuckets:
-    """What one reader knows of the open buckets of its lane. Not thread-safe."""
+    """One reader's knowledge of the open buckets of its lane."""
 
     def __init__(self, lane: Lane, scanner: Scanner) -> None:
         self._lane = lane
@@ -40,7 +40,7 @@ class OpenBuckets:
 
     @property
     def sealed_singly(self) -> BucketNo | None:
-        """The last bucket that this reader has sealed, if it held a few messages only."""
+        """The last bucket that this reader has sealed, if it held only a few messages."""
         return None if self._eager_after == math.inf else self._last_sealed
 
     def look_again(self) -> None:
@@ -48,19 +48,19 @@ class OpenBuckets:
         self._looked_at.clear()
 
     def has_messages(self, bucket: BucketNo) -> bool:
-        """Whether a message was seen in it."""
+        """Whether a message was seen in the bucket."""
         return bucket in self._first_seen
 
     def note_sealed(self, bucket: BucketNo, row: Stored[Bucket] | None, *, is_ours: bool) -> None:
-        """A bucket is not open any more: learn whether it pays to leave buckets open.
+        """Note that a bucket is not open any more, and learn whether it pays to leave buckets open.
 
-        If it held a few messages only, what is there later than ``linger`` after that seal began is
-        taken at once, as long as this reader seals alone. What is there sooner would have shared
-        this bucket, so it waits for others: looks that seal are ``linger`` apart, as ever, and no
-        producer reserves more often [R10].
+        If it held only a few messages, messages that come later than ``linger`` after that seal
+        began are taken at once, as long as this reader seals alone. A message that comes sooner
+        would have shared this bucket, so it waits for others. So looks that seal are ``linger``
+        apart, as always, and no producer reserves more often [R10].
 
         Args:
-            is_ours: Whether it was sealed by this reader, and had something for it.
+            is_ours: Whether this reader has sealed it, and got messages from it.
         """
         if self._first_seen.pop(bucket, None) is None:
             return
@@ -70,9 +70,10 @@ class OpenBuckets:
         self._last_sealed = max(self._last_sealed, bucket)
 
     def _is_alone(self, scan: Scan, oldest: BucketNo) -> bool:
-        """Whether nobody else has sealed a bucket between our last one and the oldest open one.
+        """Whether no other reader has sealed a bucket between our last one and the oldest open one.
 
-        Readers that are eager one after the other would together seal as often as they look.
+        Otherwise, readers that are eager one after the other would together seal as often as they
+        look.
         """
         between = oldest - self._last_sealed - 1
         return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
@@ -80,18 +81,18 @@ class OpenBuckets:
     async def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False, by_proof: bool = False
     ) -> tuple[list[BucketNo], float | None]:
-        """Open buckets that may be sealed now; and when the first other non-empty one may be, in s.
+        """Return open buckets that may be sealed now, and the seconds until the next one may be.
 
-        That is when a call may seal it that has found nothing.
+        The latter is for the first other non-empty one, and for a call that has found nothing.
 
-        Age is by this reader's own monotonic clock since it first saw a message there [R9]; an
-        empty one waits for the gap timeout, by the oldest proof of its reservation [R11] [P5]. With
-        ``by_proof``, such a proof counts for the others as well: a reader sees a bucket once.
+        Age is by this reader's own monotonic clock since it first saw a message there [R9]. An
+        empty bucket waits for the gap timeout, by the oldest proof of its reservation [R11] [P5].
+        With ``by_proof``, such a proof counts for the others as well: a reader sees a bucket once.
         """
         lane = self._lane
         now = lane.clock.monotonic()
         linger = lane.settings.linger_s
-        # What others have sealed is not open any more, and R passes it.
+        # Buckets that others have sealed are not open any more, and R passes them.
         reader = scan.pointers.reader
         self._first_seen = {at: seen for at, seen in self._first_seen.items() if at >= reader}
         self._looked_at = {
@@ -105,7 +106,7 @@ class OpenBuckets:
             for bucket in scan.open
             if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
-        # What the look has peeked at is good once: a caller that waits asks again.
+        # The answers of the look's peek are used once: a caller that waits asks again.
         has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
         away = self._scanner.away
         unknown = [at for at in to_look if at not in has_messages and at not in away]

@@ -1,6 +1,7 @@
-"""Turn a queue's rows into plain facts, which the views of `spark.read` show (issue 5).
+"""Turn a queue's rows into plain facts, which the views of `spark.read` show.
 
-Pure except for `queue_facts`; ids are those that users see, times are cluster microseconds.
+All functions except `queue_facts` and `lane_facts` are pure. Ids are those that users see; times
+are cluster microseconds.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ OPEN = "open"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketFacts:
-    """One live bucket.
+    """The facts of one live bucket.
 
     Attributes:
-        lane, priority: The lane it is in, and the priority of that.
-        first_id, last_id: The ids it has room for.
-        messages: All that it ever held; for a bucket that nobody has sealed, what is in it by now.
-            The next six are disjoint, and together they are all of them.
+        lane, priority: Its lane, and the lane's priority.
+        first_id, last_id: The first and last id that it has room for.
+        messages: All messages that it ever held; for an unsealed bucket, the messages in it by now.
+            The next six are disjoint, and add up to this.
         fresh: Never delivered, and due. A get finds them, unless the status is ``prepared``.
-        returned: Delivered before, and held by nobody now.
+        returned: Delivered before, and not held by any consumer now.
         leased: Under a lease that has not run out.
         delayed: Not due yet.
         dead: Waiting for repair to move them to the dead-letter queue, or to a redrive's target.
         acked: Done: acked, moved to another queue, or purged.
-        updated: Messages, not acked, that have another body than the one that was put.
+        updated: Unacked messages that have another body than the one that was put.
         leases: Entries of the row, including those that ran out.
         consumers: Messages under a lease, by the consumer that holds them.
-        stored_bytes: Size of the messages; 0 if nobody counted.
+        stored_bytes: Size of the messages; 0 if it was not counted.
         changed_us: Time of the CAS that wrote the row.
-        row_version: Number of CAS that made this row what it is.
+        row_version: The number of CAS that have written this row.
     """
 
     lane: str
@@ -77,13 +78,14 @@ class BucketFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
-    """One lease. A lease of which a part was extended has several entries.
+    """The facts of one lease. A lease of which a part was extended has several entries.
 
     Attributes:
         run: The Spark run that holds it.
-        until_us: When it runs out.
-        is_expired: Anybody may claim its messages again, and nobody has.
-        id_runs: (first, last) id of each run of messages in it that are not acked.
+        until_us: The time when it runs out.
+        is_expired: Whether it has run out, so that any consumer may claim its messages, and none
+            has.
+        id_runs: (first, last) id of each run of its unacked messages.
     """
 
     lane: str
@@ -100,23 +102,23 @@ class LeaseFacts:
 
     @property
     def first_id(self) -> int:
-        """The lowest id in it."""
+        """The lowest id in the lease."""
         return self.id_runs[0][0]
 
     @property
     def last_id(self) -> int:
-        """The highest id in it."""
+        """The highest id in the lease."""
         return self.id_runs[-1][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """One queue.
+    """The facts of one queue.
 
     Attributes:
-        next_id: The first id that nobody has reserved. It and the pointers are None for a queue
-            that is being deleted or whose home is another data centre: only there are they known.
-            They are None, too, for a queue with several lanes: see `LaneFacts`.
+        next_id: The first id that is not reserved. It and the pointers are None in these cases: the
+            queue is being deleted; its home is another data centre, as they are known only there;
+            or it has several lanes (see `LaneFacts`).
     """
 
     row: QueueRow
@@ -126,12 +128,12 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFacts:
-    """One lane of a queue.
+    """The facts of one lane of a queue.
 
     Attributes:
         shard: None for a lane of scheduled messages.
-        due_us: When the period of a lane of scheduled messages begins; None for others.
-        next_id: The first id in it that nobody has reserved.
+        due_us: The begin of the period of a lane of scheduled messages; None for others.
+        next_id: The first id in it that is not reserved.
         visible: Messages that a get would deliver now.
     """
 
@@ -145,7 +147,7 @@ class LaneFacts:
 
 
 async def lane_facts(lane: Lane, visible: int) -> LaneFacts:
-    """The facts of a lane: two reads.
+    """Return the facts of a lane, with two reads.
 
     Raises:
         QueueDeleted: The queue is gone.
@@ -170,7 +172,7 @@ def bucket_facts(
     *,
     now_us: int,
 ) -> BucketFacts:
-    """The facts of one bucket's row, or of its messages if it is not sealed."""
+    """Return the facts of one bucket's row, or of its messages if it is not sealed."""
     base = first_id(bucket, lane.bucket_size)
     last = base + lane.bucket_size - 1
     if row is None or row.value.status is Status.SEALING:
@@ -223,7 +225,7 @@ def bucket_facts(
 
 
 def lease_facts(lane: Lane, bucket: BucketNo, row: Bucket, *, now_us: int) -> Iterator[LeaseFacts]:
-    """The leases of one bucket, in the order of its row."""
+    """Yield the leases of one bucket, in the order of its row."""
     base = first_id(bucket, lane.bucket_size)
     for lease in row.leases:
         yield LeaseFacts(
@@ -242,7 +244,7 @@ def lease_facts(lane: Lane, bucket: BucketNo, row: Bucket, *, now_us: int) -> It
 
 
 async def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
-    """A queue's row with what its lane has handed out: two reads."""
+    """Return a queue's row with its lane's next id and pointers, with two reads."""
     is_known = row.status is QueueStatus.ACTIVE and row.home_datacenter == store.session.datacenter
     if not is_known or len(row.lanes) > 1:
         return QueueFacts(row=row)

@@ -1,4 +1,4 @@
-"""Count what is scheduled by the hour in which it falls due."""
+"""Count scheduled messages by the hour in which they fall due."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ScheduledHour:
     """Messages of one priority that fall due in one hour.
 
     Attributes:
-        due_from: When the hour begins, UTC. With a ``schedule_period`` longer than an hour: when
-            the period begins.
+        due_from: The begin of the hour, UTC; with a ``schedule_period`` longer than an hour, the
+            begin of the period.
         priority: Their priority.
-        messages: How many.
+        messages: Their number.
     """
 
     due_from: datetime
@@ -37,10 +37,10 @@ class ScheduledHour:
 
 
 async def by_hour(lane: Lane) -> list[ScheduledHour]:
-    """Count a queue's scheduled messages that are not due yet, soonest first, highest class first.
+    """Count scheduled messages that are not due yet, soonest first, highest priority first.
 
     Raises:
-        StoreError: Some did not answer: a count without them would be wrong.
+        StoreError: Some buckets did not answer: a count without them would be wrong.
     """
     period_us = lane.settings.period_us
     counts: Counter[tuple[int, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Show messages as JSON objects, and choose them by what they say: dead letters above all."""
+"""Show messages, mostly dead letters, as JSON objects, and select them by their content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS: Final = "tag, group, source-queue, reason, message-id, header.NAME"
 
 
 def as_object(message: Message) -> dict[str, Any]:
-    """The message as a JSON object; a body that is not UTF-8 is base64, and marked so."""
+    """Return the message as a JSON object. A body that is not UTF-8 is base64, and marked so."""
     try:
         body = {"body": message.body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -46,7 +46,7 @@ def as_object(message: Message) -> dict[str, Any]:
 
 
 def letter_as_object(message: Message) -> dict[str, Any]:
-    """A dead letter as a JSON object: also where it was before, and why it died."""
+    """Return a dead letter as a JSON object, with its source queue and its reason of death."""
     letter = headers_of(message.headers)
     return {
         **as_object(message),
@@ -66,13 +66,13 @@ def conditions(
     mark: str = "--",
     now: datetime | None = None,
 ) -> Callable[[Message], bool]:
-    """Combine ``where``, ``before`` and ``after`` to one condition.
+    """Combine ``where``, ``before`` and ``after`` into one condition.
 
     Args:
         where: Texts ``KEY=VALUE``. A message must match every key, by one of its values.
         before, after: Times of death in ISO 8601. ``after`` includes its time.
-        mark: Errors write it before these names, as their user does.
-        now: If given, ``5m`` is five minutes before it.
+        mark: A prefix that errors write before these names, as the user writes it.
+        now: If given, ``5m`` means five minutes before it.
 
     Raises:
         OptionInvalid: A key is unknown, or a time is malformed; nothing was done.
@@ -106,7 +106,7 @@ def _is_key(key: str) -> bool:
 
 
 def _value(message: Message, key: str) -> str:
-    """The value of a key; empty if there is none."""
+    """Return the value of a key; empty if there is none."""
     letter = headers_of(message.headers)
     if key.startswith("header."):
         return message.headers.get(key.removeprefix("header."), "")
@@ -135,7 +135,7 @@ def _time(name: str, given: str | None, now: datetime | None) -> datetime | None
 
 
 def _moment(given: str, now: datetime | None) -> datetime:
-    """A time, or so long before now: 20261121 is a date, and 300 is five minutes."""
+    """Parse a time, or a duration before now: 20261121 is a date, and 300 is five minutes."""
     try:
         return datetime.fromisoformat(given)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Look at the buckets and leases of a queue's lanes, for a picture: at a part of a long one."""
+"""Look at the buckets and leases of a queue's lanes, for a picture; of long lanes, at a part."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLook:
-    """One lane.
+    """The facts of one lane.
 
     Attributes:
         shard: None for a lane of scheduled messages.
-        due_us: When the period of a lane of scheduled messages begins; None for others.
-        reader: The bucket that R names: none below it has anything fresh.
-        repair: The bucket that L names: every one below it is dropped.
-        live: How many buckets there are from L on.
-        buckets: Those that were looked at, ascending.
+        due_us: The begin of the period of a lane of scheduled messages; None for others.
+        reader: The bucket that R names: no bucket below it has a fresh message.
+        repair: The bucket that L names: every bucket below it is dropped.
+        live: The number of buckets from L on.
+        buckets: The buckets that were looked at, ascending.
         away: Those of them that did not answer.
     """
 
@@ -49,11 +49,11 @@ class LaneLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLook:
-    """The lanes that were looked at, the highest class first, and scheduled messages last.
+    """The lanes that were looked at, highest priority first, and scheduled messages last.
 
     Attributes:
-        stats: The counts of the whole queue, of the same reads.
-        left_out: How many lanes were not looked at.
+        stats: The counts of the whole queue, from the same reads.
+        left_out: The number of lanes that were not looked at.
         now_us: The time of the look.
     """
 
@@ -69,13 +69,14 @@ async def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
     Buckets of periods that have not begun are read once for their count and once for the look.
 
     Args:
-        most_buckets: In each lane; of a longer one, the buckets from L on, around R and at the end.
+        most_buckets: The maximum in each lane. Of a longer lane, it takes buckets from L on, around
+            R and at the end.
 
     Raises:
         QueueDeleted: The queue is gone.
-        StoreError: Some did not answer: a count without them would be wrong.
+        StoreError: Some buckets did not answer: a count without them would be wrong.
     """
-    # What is scheduled comes last: there may be a lane for each hour of a year.
+    # Scheduled messages come last: there may be a lane for each hour of a year.
     begun, later = await begun_and_later(lane)
     lanes = sorted(as_read([*lane.all, *begun, *later]), key=lambda one: one.due is not None)
     lookings = {one.lane_id: await _Looking.of(one, most_buckets) for one in lanes[:most_lanes]}
@@ -101,7 +102,7 @@ async def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
 
 
 class _Looking:
-    """What is kept of one lane while its buckets are read."""
+    """The facts of one lane that are collected while its buckets are read."""
 
     def __init__(self, lane: Lane, live: range, pointers: Pointers, most: int) -> None:
         self._lane = lane
@@ -119,7 +120,7 @@ class _Looking:
         return cls(lane, await live_buckets(lane), await lane.read_pointers(), most)
 
     def add(self, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]) -> None:
-        """Keep what the picture has of a bucket, if it has this one."""
+        """Keep the facts of a bucket, if the picture shows it."""
         if not any(bucket in span for span in self._spans):
             return
         lane, now_us = self._lane, self._now_us
@@ -128,12 +129,12 @@ class _Looking:
             self._leases += lease_facts(lane, bucket, row.value, now_us=now_us)
 
     async def read(self, sinks: Sinks) -> None:
-        """Read the buckets that the picture has."""
+        """Read the buckets that the picture shows."""
         async for one in live_rows(self._lane, self._spans, away=self._away, sinks=sinks):
             self.add(*one)
 
     def look(self) -> LaneLook:
-        """What was found."""
+        """Return the collected facts."""
         lane, due = self._lane, self._lane.due
         return LaneLook(
             lane=str(lane.lane_id),
@@ -153,7 +154,7 @@ def spans_of(live: range, reader: int, most: int) -> list[range]:
     """Choose at most ``most`` buckets: all, or a third each from the start, at R, and at the end.
 
     Returns:
-        Spans, ascending, which have no bucket in common.
+        Spans, ascending and disjoint.
     """
     if len(live) <= most:
         return [live]

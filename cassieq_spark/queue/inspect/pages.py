@@ -1,4 +1,4 @@
-"""Look at visible messages page by page, by lane, bucket and id; they stay visible."""
+"""Show visible messages page by page, by lane, bucket and id. They stay visible."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Spot(NamedTuple):
 
 
 async def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[Message]:
-    """The first ``at_most`` visible messages, or those after a spot.
+    """Return the first ``at_most`` visible messages, or those after a spot.
 
-    It reads the rows of no bucket before the spot. What is claimed meanwhile is not shown, and what
-    comes back before the spot is not shown again.
+    No bucket row before the spot is read. Messages that are claimed meanwhile are not shown.
+    Messages that come back before the spot are not shown again.
 
     Raises:
         OptionInvalid: The spot is in no lane of this queue.
@@ -57,7 +57,7 @@ async def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[M
 
 
 async def _buckets(lane: Lane, after: Spot | None) -> AsyncIterator[list[Planned]]:
-    """What is visible in each bucket that has anything, from the spot's on."""
+    """Yield the visible messages of each bucket that has any, from the spot's bucket on."""
     sinks = Sinks(lane)
     for one in await looked_at_lanes(lane):
         first = 0
@@ -78,7 +78,7 @@ async def _buckets(lane: Lane, after: Spot | None) -> AsyncIterator[list[Planned
 
 
 def _shown(lane: Lane, one: Planned, after: Spot | None) -> Runs:
-    """The part of a bucket that earlier pages have shown."""
+    """Return the offsets of a bucket that earlier pages have shown."""
     if after is None or one.lane != after.lane:
         return Runs.of()
     base = first_id(one.bucket, lane.bucket_size)

@@ -1,4 +1,4 @@
-"""Look at a queue and change nothing: what is visible, and what `stats` counts (design 11).
+"""Look at a queue without changing it: its visible messages, and the counts of `stats`.
 
 Everything is counted from bucket rows: there is no counter that could drift.
 """
@@ -47,13 +47,13 @@ class QueueStats:
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
         invisible: Under a lease.
-        delayed: Not due yet, and none of the next.
+        delayed: Not due yet, excluding `scheduled`.
         scheduled: Put with a time much later, and not due yet. Disjoint from all others.
         dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
-        oldest_age: Seconds since the oldest message that is not acked was put; None: there is none.
+        oldest_age: Seconds since the oldest unacked message was put; None if there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.
         consumers: Messages under a lease, by the consumer that holds them.
-        applied_lwts: LWTs that made these rows, by their own count: each row carries it.
+        applied_lwts: The number of LWTs that made these rows. Each row counts its own.
         by_priority: The visible messages of each priority.
     """
 
@@ -73,20 +73,20 @@ class QueueStats:
 
     @property
     def total(self) -> int:
-        """All messages that it holds."""
+        """The number of all messages in the queue."""
         return self.visible + self.invisible + self.delayed + self.scheduled + self.dead
 
 
 async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
-    """Count a queue: one read per bucket from the repair pointer on, a scan per open one.
+    """Count a queue: one read per bucket from the repair pointer on, and a scan per open one.
 
     Args:
-        with_later: Count what `waiting.scheduled_later` counts, too: some reads for each period in
-            which something is scheduled.
-        seen: Is shown every bucket that is read.
+        with_later: Also count the messages that `waiting.scheduled_later` counts: some reads for
+            each period that has scheduled messages.
+        seen: Called with every bucket that is read.
 
     Raises:
-        StoreError: Some did not answer: a count without them would be wrong.
+        StoreError: Some buckets did not answer: a count without them would be wrong.
     """
     total = _Count(now_us := lane.clock.now_us())
     by_priority = dict.fromkeys(range(lane.settings.priorities), 0)
@@ -114,12 +114,12 @@ async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None
 
 
 async def not_due_in(lane: Lane) -> int:
-    """How many messages of one lane are not due yet; as `stats`."""
+    """Count the messages of one lane that are not due yet, as `stats` does."""
     return (await _of_lane(lane)).delayed
 
 
 async def visible_in(lane: Lane) -> int:
-    """How many messages of one lane a get would deliver; as `stats`."""
+    """Count the messages of one lane that a get would deliver, as `stats` does."""
     due = lane.due
     if due is not None and due.begins_us(lane.settings.period_us) > lane.clock.now_us():
         return 0
@@ -147,7 +147,7 @@ async def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = No
             and (left := row.value.unacked - expired_of(row.value, lane.clock.now_us()))
         ):
             put_us = await _put_us(lane, bucket, left)
-        # One producer's ids ascend, so the first bucket with any message has about the oldest.
+        # One producer's ids ascend, so the first bucket with a message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
         total.add(row)
     known = [time_us for time_us in (oldest_us, total.oldest_us) if time_us is not None]
@@ -190,7 +190,7 @@ class _Count:
 
 
 async def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
-    """The time when the first of these was put."""
+    """Return the time when the first of these messages was put."""
     first = Runs.span(runs.first, runs.first)
     async for _, chunks in lane.messages.read([(bucket, first)]):
         for chunk in chunks:
@@ -200,7 +200,7 @@ async def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
 
 
 def is_due(chunk: ChunkRow, now_us: int) -> bool:
-    """Whether its messages may be delivered by now."""
+    """Whether the chunk's messages may be delivered by now."""
     return chunk.due_us is None or chunk.due_us <= now_us
 
 
@@ -212,20 +212,20 @@ async def live_rows(
     away: dict[BucketNo, CassieqError] | None = None,
     sinks: Sinks | None = None,
 ) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Yield a lane's live buckets, ascending, with the messages of those that nobody has sealed.
+    """Yield a lane's live buckets, ascending, with the messages of unsealed ones.
 
-    A row below the repair pointer as read after it is a ghost and left out (G5, ADR 11).
+    A row below the repair pointer, as read after the row, is a ghost and left out (G5, ADR 11).
 
     Args:
         spans: Only these buckets, ascending.
-        scans: Whether to read the messages of unsealed buckets; otherwise they have none here.
-        away: Receives the errors of buckets that do not answer, by bucket. None: one is raised
-            after the other buckets of its window [T5].
-        sinks: What was read of sinks so far, by a look at several lanes: a batch is in all of them
-            or in none (I7).
+        scans: Whether to read the messages of unsealed buckets; otherwise none are yielded.
+        away: Receives the errors of buckets that do not answer, by bucket. None: one error is
+            raised after the other buckets of its window [T5].
+        sinks: The sinks that a look at several lanes has read so far: a batch is in all of them or
+            in none (I7).
 
     Raises:
-        StoreError: Some did not answer; it names the first.
+        StoreError: Some buckets did not answer; the error names the first.
     """
     missed: dict[BucketNo, CassieqError] = {} if away is None else away
     live = await live_buckets(lane)
@@ -236,7 +236,7 @@ async def live_rows(
             rows = await read_rows(lane, window, missed)
             low = (await lane.read_pointers()).repair
             for bucket in [at for at in missed if at < low]:
-                del missed[bucket]  # dropped: there is nothing to miss
+                del missed[bucket]  # dropped: nothing is missed
             for bucket in [at for at in window if at >= low and at in rows]:
                 row = rows[bucket]
                 found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
@@ -255,14 +255,14 @@ async def live_rows(
 
 
 class Sinks:
-    """Reads each sink's row once: nobody waits a second time for one that does not answer [T5]."""
+    """Reads each sink's row once, and does not wait twice for one that does not answer [T5]."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._known: dict[str, SinkRow | StoreError | None] = {}
 
     async def read(self, sink_id: str) -> SinkRow | None:
-        """The row as it was at the first read; None: there is none.
+        """Return the row as it was at the first read; None if there is none.
 
         Raises:
             StoreError: The first read failed.
@@ -283,11 +283,11 @@ class Sinks:
 async def _as_decided(
     lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks
 ) -> Stored[Bucket]:
-    """A committed bucket as it will be when it is rolled forward, as a get would do.
+    """Return a committed bucket as it will be after the roll-forward, as a get would do.
 
     Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
-    sink's row is read once, after the first of its buckets: a sink row older than a bucket's can
-    only miss a commit, never invent one.
+    sink's row is read once, after the first of its buckets: a sink row that is older than a
+    bucket's can only miss a commit, never invent one.
     """
     sink = row.value.sink
     if sink is None:
@@ -295,7 +295,7 @@ async def _as_decided(
     try:
         found = await sinks.read(sink.sink_id)
     except RowCorrupt as error:
-        # A get delivers nothing of it either, and goes on [T21].
+        # A get does not deliver from it either, and goes on [T21].
         told = str(error)
         event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
         return row
@@ -307,7 +307,7 @@ async def _as_decided(
 async def _look_into(
     lane: Lane, bucket: BucketNo
 ) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
-    """The row and messages of a bucket that was unsealed a moment ago; None: it was dropped.
+    """Read the row and messages of a bucket that was unsealed a moment ago; None if it was dropped.
 
     The row is read after the messages: a transaction may have begun to write here meanwhile, and
     none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).

@@ -1,4 +1,4 @@
-"""Look at the messages that a get could deliver, and change nothing (design 11)."""
+"""Find the messages that a get could deliver, without changing anything."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 async def peek(lane: Lane, at_most: int) -> list[Message]:
-    """Up to ``at_most`` visible messages, the highest class first, of buckets that answer.
+    """Return up to ``at_most`` visible messages, highest priority first.
 
     Raises:
-        StoreError: Some did not, and the others have none: there may or may not be messages.
+        StoreError: Some buckets did not answer, and the others have no visible message.
     """
     plan: list[Planned] = []
     left = at_most
@@ -47,7 +47,7 @@ async def peek(lane: Lane, at_most: int) -> list[Message]:
 
 
 async def browse(lane: Lane) -> AsyncIterator[Message]:
-    """Yield all visible messages by lane, bucket and id; planned when the first is asked for.
+    """Yield all visible messages by lane, bucket and id, planned when the first is asked for.
 
     Raises:
         StoreError: Some buckets did not answer; raised after the messages of all others.
@@ -66,7 +66,7 @@ async def plan_visible(
     *,
     away: dict[Place, CassieqError] | None = None,
 ) -> AsyncIterator[Planned]:
-    """Plan everything a get could deliver: by lane, the highest class first, bucket, deliveries.
+    """Plan all that a get could deliver: by lane, highest priority first, bucket, deliveries.
 
     Args:
         spans: Only these buckets of each lane.
@@ -88,7 +88,7 @@ async def plan_lane(
     *,
     away: dict[BucketNo, CassieqError] | None,
 ) -> AsyncIterator[Planned]:
-    """As `plan_visible`, of one lane."""
+    """Plan as `plan_visible` does, for one lane."""
     now_us = lane.clock.now_us()
     async for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
         due = EMPTY

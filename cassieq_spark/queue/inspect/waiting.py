@@ -1,4 +1,4 @@
-"""Count what waits in lanes whose time has not come: nothing of it can be due, leased or dead."""
+"""Count messages in lanes whose time has not come. None of them can be due, leased or dead."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 WINDOW: Final = 64
-"""How many bucket rows are read together."""
+"""The number of bucket rows that are read together."""
 
 
 async def scheduled_later(lane: Lane) -> int:
-    """How many messages of the lane's queue are in periods that have not begun.
+    """Count the messages of the lane's queue in periods that have not begun.
 
     Raises:
         StoreError: A part did not answer: a count without it would be wrong.
@@ -31,12 +31,12 @@ async def scheduled_later(lane: Lane) -> int:
 
 
 async def count_all(lanes: Sequence[Lane]) -> int:
-    """How many messages wait in lanes of one queue whose time has not come."""
+    """Count the messages in lanes of one queue whose time has not come."""
     return sum(await lanes[0].store.session.map(count_scheduled, lanes)) if lanes else 0
 
 
 async def count_scheduled(lane: Lane) -> int:
-    """How many messages wait in a lane whose time has not come; no payload is read."""
+    """Count the messages in a lane whose time has not come. No payload is read."""
     found = 0
     for window in windows(await live_buckets(lane), WINDOW):
         rows, unread = await lane.buckets.read_many(window)

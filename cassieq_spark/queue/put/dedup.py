@@ -1,10 +1,10 @@
-"""Put each key once within the queue's window (lanes 6). Holds I1, I4.
+"""Put each key once within the queue's window (docs/design/deduplication.md). Holds I1, I4.
 
-    reserve an id  ->  make the key's entry name it (1 LWT)  ->  put as ever
+  reserve an id  ->  make the key's entry name it (1 LWT)  ->  put as always
 
-An entry that names another put is settled first: did that put happen? Only then its age counts
-[U13]. Whoever puts again under a new id makes the entry name that id first [U4]. So at most one
-put of a key happens in its window, whoever dies where.
+If an entry names another put, the first question is whether that put happened. Only then its age
+counts [U13]. A client that puts again under a new id makes the entry name that id first [U4]. So at
+most one put of a key happens in its window, whichever client dies, at whatever step.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 YOUNG_US: Final = 500_000
-"""A put that began less than this ago may still be on its way: closing its bucket would only make
-it begin again."""
+"""A put that began less than this ago may still be running. To close its bucket would only make it
+begin again."""
 
 WAITS: Final = 8
-"""A put that is left alone is looked at so often, or oftener."""
+"""The minimum number of looks at a put within the time for which it is left alone."""
 
 LONGEST_YOUNG_US: Final = 16_000_000
 """A producer that has closed a bucket leaves the next one of the key alone for twice as long, up to
-this: of two that write slowly, one gets in."""
+this. So of two slow writers, one gets in."""
 
 
 class Keys:
-    """The keys of one call. `take` is thread-safe for different keys."""
+    """The keys of one put. `take` may be called for different keys at once."""
 
     def __init__(self, window_us: int) -> None:
         self._window_us = window_us
@@ -48,16 +48,17 @@ class Keys:
     async def take(
         self, lane: Lane, key: bytes, bucket: BucketNo, offset: int, chosen: bytes | None
     ) -> UUID | None:
-        """Make a key stand for this id: nothing may be written under it before.
+        """Make the entry of a key name this id. Nothing may be written under the id before.
 
         Args:
             chosen: The message id that its producer chose.
 
         Returns:
-            The message id of an earlier put of the key within the window: nothing is to be put.
+            The message id of an earlier put of the key within the window; then nothing is to be
+            put.
 
         Raises:
-            QueueDeleted, StoreError: Nothing was put; the entry may name this id or another.
+            QueueDeleted, StoreError: Nothing was put. The entry may name this id or another one.
         """
         number = bucket * lane.bucket_size + offset
         mine = Entry(
@@ -67,23 +68,24 @@ class Keys:
             message_id=UUID(message_id_of(lane.lane_id, number, chosen)),
             put_us=0,
         )
-        # From a former try of this call: its manifest says that it never happened.
+        # The entry of a former try of this call: the manifest says that the try never happened.
         known = self._mine.get(key)
         async for _ in lane.attempts():
-            # Anew for each try: the window of a put begins behind the one that it follows.
+            # Set anew for each try: the window of a put begins after the put that it follows.
             mine = replace(mine, put_us=lane.clock.now_us())
             outcome = await lane.store.dedup.take(
                 lane.lanes[0], key, known, mine, ttl_s=entry_ttl_s(self._window_us)
             )
             known = outcome.now
             if known is None:
-                continue  # it has ended since
+                continue  # the entry has expired since
             # Whether the CAS was applied says less: its answer may have been lost, and others may
             # have settled and taken the entry since [U3].
             if known.value.place == mine.place:
                 self._mine[key] = known
                 return None
-            # Settled first: what never happened is no duplicate, however young it is [U13].
+            # Settle the other put first: a put that never happened is no duplicate, however young
+            # it is [U13].
             young_us = self._young_us.get(key, YOUNG_US)
             if await happened(lane, known.value, young_us=young_us):
                 age_us = lane.clock.now_us() - known.value.put_us
@@ -96,7 +98,7 @@ class Keys:
 
 
 async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:
-    """Whether the put that an entry names happened; if need be, see to it that it never will.
+    """Find out whether the put that an entry names happened; if not, make sure that it never will.
 
     Args:
         lane: Any lane of the queue.
@@ -108,7 +110,7 @@ async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> boo
     """
     its_lane = lane.sibling(entry.lane)
     async for attempt in lane.attempts():
-        # In this order: message, bucket, L [U3] (G5).
+        # Read in this order: message, bucket, L [U3] (G5).
         is_stored = await its_lane.messages.has_row(entry.bucket, entry.offset)
         stored = await its_lane.buckets.read(entry.bucket)
         row = None if stored is None else stored.value

@@ -1,7 +1,8 @@
-"""Check what a producer puts, and pack it into rows (design 2)."""
+"""Check what a producer puts, and pack it into rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -16,7 +17,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from cassieq_spark.store.chunk import Row
@@ -28,11 +29,12 @@ class Packed:
 
     Attributes:
         payload: See `store.chunk`.
-        message_ids: What the producer chose per message, 16 bytes; None: nothing.
-        delay_us: The delay before they may be delivered, from the write on; 0: none.
-        due_us: In its place, when they may be delivered.
-        ttl_us: How long they live from then on; 0: for ever.
-        key: The deduplication key of its only message, as stored; None: it has none.
+        message_ids: The id that the producer chose for each message, 16 bytes; None if it chose
+            none.
+        delay_us: The delay before they may be delivered, counted from the write; 0 means none.
+        due_us: Instead of a delay, the time from which they may be delivered.
+        ttl_us: How long they live from then on; 0 means for ever.
+        key: The deduplication key of its only message, as stored; None if it has none.
     """
 
     payload: bytes
@@ -56,10 +58,10 @@ def messages(
     group: object = None,
     message_ids: object = None,
 ) -> list[Row]:
-    """Check what is to be put.
+    """Check the arguments of a put.
 
     Raises:
-        BodyInvalid: A body is not bytes, or too large; it says which.
+        BodyInvalid: A body is not bytes, or too large; the error says which.
         OptionInvalid: Tag, headers, a group or a message id has a wrong form.
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview):
@@ -92,14 +94,14 @@ def messages(
 
 
 def with_context(row: Row, context: Mapping[str, str]) -> Row:
-    """A message with the headers of a trace's context, if it has none of its own."""
+    """Add the headers of a trace's context to a message that has none of its own."""
     headers = tracing.with_context(row.headers, context, tag=row.tag)
     return row if headers is row.headers else replace(row, headers=dict(headers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """When the messages of one call are delivered, and until when; see `Packed`."""
+    """The due time of the messages of one call, and their time to live; see `Packed`."""
 
     delay_us: int = 0
     due_us: int | None = None
@@ -119,8 +121,8 @@ def pack(
     """Pack messages into as few rows as their size allows, in order.
 
     Args:
-        keys: The deduplication key of each, as stored. A message with one has a row of its own: it
-            may have to go again by itself.
+        keys: The deduplication key of each message, as stored. A message with a key has a row of
+            its own, because it may have to be put again by itself.
     """
     if keys is None:
         return list(pack_into(rows, times=times, capacity=lambda: bucket_size))
@@ -134,13 +136,13 @@ def pack(
 def pack_into(
     rows: Sequence[Row], *, capacity: Callable[[], int], times: Times = AT_ONCE
 ) -> Iterator[Packed]:
-    """Pack as `pack` does, but cut each row when it is asked for, to the room there is.
+    """Pack as `pack` does, but cut each row only when it is asked for, to fit its bucket.
 
     Args:
-        capacity: How many messages the next row may hold, 1 or more; asked just before it is
-            cut [T1].
+        capacity: Returns how many messages the next row may hold, 1 or more. Called just before the
+            row is cut [T1].
     """
-    ends = list(accumulate((_size(row) for row in rows), initial=0))
+    ends = list(accumulate((size(row) for row in rows), initial=0))
     encoder = chunks.Encoder()
     start = 0
     while start < len(rows):
@@ -157,8 +159,20 @@ def pack_into(
         start = end
 
 
-def _size(row: Row) -> int:
-    """The bytes of all columns, as stored [T20]."""
+def entries(bodies: object, headers: object) -> int:
+    """Return how many bodies and headers a put has: to check each takes a while."""
+    count = len(bodies) if isinstance(bodies, list | tuple) else 1
+    each = headers if isinstance(headers, list | tuple) else [headers]
+    return count + sum(len(one) for one in each if isinstance(one, Mapping))
+
+
+def entries_of(rows: Sequence[Row]) -> int:
+    """Return how many bodies and headers messages have."""
+    return len(rows) + sum(len(row.headers) for row in rows)
+
+
+def size(row: Row) -> int:
+    """Return the bytes of all columns, as stored [T20]."""
     words = _bytes_of(row.tag or "") + sum(
         _bytes_of(key) + _bytes_of(value) for key, value in row.headers.items()
     )
@@ -170,7 +184,7 @@ def _bytes_of(text: str) -> int:
 
 
 def _headers(headers: object, count: int) -> list[dict[str, str]]:
-    """The headers of each message: the same for all, or its own entry of a list."""
+    """Return the headers of each message: the same for all, or its own entry of a list."""
     if not isinstance(headers, list | tuple):
         return [arguments.headers(headers)] * count
     if len(headers) != count:
@@ -182,7 +196,7 @@ def _headers(headers: object, count: int) -> list[dict[str, str]]:
 
 
 def _with_groups(headers: list[dict[str, str]], group: object) -> list[dict[str, str]]:
-    """The headers to store: messages of the same headers and group still share theirs."""
+    """Return the headers to store. Messages with the same headers and group still share them."""
     each = [
         arguments.group(name, one) for name, one in arguments.each("group", group, len(headers))
     ]

@@ -1,10 +1,10 @@
-"""Put messages so that each one that was acknowledged is delivered (design 4). Holds I1, I6.
+"""Put messages so that each acknowledged one is delivered (docs/design/put.md). Holds I1, I6.
 
-    reserve ids (1 LWT)  ->  write rows at quorum  ->  read the bucket row: is it still open?
+  reserve ids (1 LWT)  ->  write rows at quorum  ->  read the bucket row: is it still open?
 
-If that read saw no ``sealing``, no seal's scan can have begun before the rows were complete, so
-whoever seals the bucket finds them. If it did, the manifest says which are in; the others go again,
-under new ids.
+If that read saw no ``sealing``, no seal's scan can have begun before the rows were complete, so the
+client that seals the bucket finds them. If it saw one, the manifest says which rows are in; the
+others go again, under new ids.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark import metrics
 from cassieq_spark.errors import (
     CassieqError,
-    PutAmbiguous,
     StoreError,
     StoreTimeout,
     StoreUnavailable,
+    UsageError,
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
@@ -28,7 +28,7 @@ from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import LaneEnded
-from cassieq_spark.queue.put.results import Placed, ambiguous
+from cassieq_spark.queue.put.results import Outcome, Placed
 from cassieq_spark.queue.reserve import ALWAYS, Reserver
 from cassieq_spark.store.side_by_side import in_turn
 from cassieq_spark.store.tables.messages import ChunkRow
@@ -43,27 +43,28 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.tables.monotons import Monoton
 
-    Otherwise = Callable[[Sequence["Packed"]], Awaitable[list["Placed"]]]
+    Otherwise = Callable[[Sequence["Packed"]], Awaitable[Outcome]]
 
 LOOK_S: Final = 1.0
-"""How long a producer waits to learn whether its bucket is still open; then it takes another."""
+"""A producer waits this long to learn whether its bucket is still open. Then it takes another
+one."""
 
 KEYS_AT_ONCE: Final = 256
-"""The most keys that are taken before their messages are written."""
+"""The maximum number of keys that are taken before their messages are written."""
 
 WRITES_IN_FLIGHT: Final = 8
-"""The most writes in flight of one call, as of a bulk writer."""
+"""The maximum number of writes in flight of one call. A bulk writer has the same."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was found out about a bucket after writes into it.
+    """The state of a bucket as found after writes into it.
 
     Attributes:
-        kept: The offsets that are delivered, if they were written; None: it is unknown.
-        is_open: Nobody had closed the bucket, so more can be put into it.
+        kept: The offsets that are delivered if they were written; None if that is unknown.
+        is_open: Whether the bucket was still open, so that more can be put into it.
     """
 
     kept: Runs | None
@@ -72,12 +73,12 @@ class Proof:
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """The bucket that is this producer's own: nobody else's messages cause its seal [P15].
+    """The bucket that belongs to this producer: no other client's messages cause its seal [P15].
 
     Attributes:
         next: The next free offset.
-        size_bytes: Bytes written or about to be.
-        proven_at: When the last read that saw it open began, monotonic seconds.
+        size_bytes: Bytes written or about to be written.
+        proven_at: The begin of the last read that saw it open, in monotonic seconds.
     """
 
     bucket: BucketNo
@@ -90,7 +91,7 @@ class Producer:
     """Puts messages into a lane for one client."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # of whoever looks for places, and may wait for Cassandra
+        self._turn = asyncio.Lock()  # held to find places, which may wait for Cassandra
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
         self._reserver = Reserver()
@@ -105,68 +106,64 @@ class Producer:
         rows: Sequence[Packed],
         otherwise: Otherwise | None = None,
         keys: Keys | None = None,
-    ) -> list[Placed]:
+    ) -> Outcome:
         """Store rows, and make sure that they stay: three round trips if the bucket is our own.
 
-        One write per row, or for two of them, then for each bucket one read of its row and one of
-        the repair pointer. One LWT to begin a fresh bucket; two more reads if the last put was
-        longer ago than half of ``linger``, or of the time for which repair leaves a bucket alone
-        [R2, T12].
+        It makes one write per row, or per two rows, then for each bucket one read of its row and
+        one of the repair pointer. A fresh bucket costs an LWT. Two more reads are needed if the
+        last put was longer ago than half of ``linger``, or than half of the time for which repair
+        leaves a bucket alone [R2, T12].
 
         Args:
-            otherwise: Puts what a due lane does not take any more.
-            keys: The keys of this call, if rows have some: one LWT more for each.
+            otherwise: Puts the rows that a due lane does not take any more.
+            keys: The keys of this call, if rows have some. Each costs one more LWT.
 
         Returns:
-            Where each of ``rows`` is, in their order.
+            The outcome of each of ``rows``.
 
         Raises:
-            PutAmbiguous: For some it is unknown whether they will be delivered, or some are stored
-                and the rest is not; it names both.
             QueueDeleted: The lane is dead.
-            StoreTimeout, StoreUnavailable, CasAmbiguous, CasContention: Nothing was stored.
         """
-        done: dict[int, Placed] = {}
-        unsettled: dict[int, Placed] = {}
-        todo: dict[int, Packed] = {}
-        failure: CassieqError | None = None
+        found = Outcome()
         for some in _waves(rows, keys):
             try:
-                todo, failure = await self._put(lane, dict(some), keys, done, unsettled)
+                todo, found.failure = await self._put(lane, dict(some), keys, found)
             except LaneEnded:
                 if otherwise is None:
                     raise
-                rest = {at: row for at, row in enumerate(rows) if at not in done | unsettled}
-                done |= await _elsewhere(lane, rest, otherwise, unsettled.values(), done.values())
+                await _elsewhere(rows, otherwise, found)
                 break
-            if todo or unsettled:
+            if todo and found.failure is None:
+                found.failure = lane.contended(f"every bucket of this producer in {lane.title}")
+            if todo or found.unsettled:
                 break
-        if unsettled or (todo and done):
-            raise ambiguous(lane, unsettled.values(), done.values()) from failure
-        if todo:
-            raise failure or lane.contended(f"every bucket of this producer in {lane.title}")
-        mine = [one for one in done.values() if one.lane == lane.lane_id and not one.put_before]
-        metrics.MESSAGES_PUT.inc(lane.queue, sum(one.packed.count for one in mine))
-        return [done[at] for at in range(len(rows))]
+        if found.failure is None and found.rest(len(rows)):
+            found.failure = StoreTimeout(
+                f"put into queue {lane.queue!r}: messages that were put just before are of unknown "
+                "outcome, so these were not sent. Put them again"
+            )
+        mine = [one for one in found.done.values() if one.lane == lane.lane_id]
+        metrics.MESSAGES_PUT.inc(
+            lane.queue, sum(one.packed.count for one in mine if one.put_before is None)
+        )
+        return found
 
     async def _put(
-        self,
-        lane: Lane,
-        todo: dict[int, Packed],
-        keys: Keys | None,
-        done: dict[int, Placed],
-        unsettled: dict[int, Placed],
+        self, lane: Lane, todo: dict[int, Packed], keys: Keys | None, found: Outcome
     ) -> tuple[dict[int, Packed], CassieqError | None]:
-        """Put some rows until each is done or unsettled; return what is neither, and why."""
+        """Put rows until each is done or unsettled.
+
+        Return the rows that are neither, and the error.
+        """
         async for _ in lane.attempts():
             try:
                 placed = await self._place(lane, todo)
                 if keys is not None:
-                    placed = await _without_put_before(lane, placed, keys, done)
+                    placed = await _without_put_before(lane, placed, keys, found.done)
             except StoreError as error:
                 return todo, error
             kept = dict(await self._store(lane, placed))
-            todo = _sorted(placed, kept, done, unsettled)
+            todo = _sorted(placed, kept, found)
             if not todo:
                 break
         return todo, None
@@ -195,23 +192,24 @@ class Producer:
     async def _leave_a_stale_bucket(self, lane: Lane) -> FirstRead | None:
         """Leave a bucket that a reader may have sealed, or repair dropped, before writing [R2].
 
-        Where it always was closed, as messages come singly, nobody waits for this look (ADR 29).
+        If the bucket always was closed, as when messages come singly, no put waits for this look
+        (ADR 29).
 
         Returns:
-            What the next reservation begins with, if it is under way or known.
+            The first read of the next reservation, if it is running or known.
         """
         block = self._block
         if block is None:
             return None
         began = lane.clock.monotonic()
-        # A bucket that was closed since then rests before it is dropped: within half of that, the
-        # write and its proof come in time, however long ``linger`` is [T12].
-        # And half of ``linger`` is enough for a reader of single messages to seal it (ADR 29).
+        # A bucket that was closed since then rests before it is dropped. Within half of that time,
+        # the write and its proof come in time, however long ``linger`` is [T12]. And half of
+        # ``linger`` is enough for a reader of single messages to seal the bucket (ADR 29).
         if began - block.proven_at <= min(lane.settings.linger_s, lane.rest_s) / 2:
             return None
         looked, self._looked = self._looked, None
         if looked is not None and not any((await looked())[0].values()):
-            self._times_closed = 0  # the last one was left in vain, or nobody knows
+            self._times_closed = 0  # the last bucket was left in vain, or the look had no answer
         likely = self._reserver.likely
         if self._times_closed >= ALWAYS and likely is not None:
             with lane.store.session.within(each_s=LOOK_S):
@@ -220,7 +218,7 @@ class Producer:
             return partial(_known, likely)
         first_read = lane.monotons.begin_read() if self._times_closed >= ALWAYS else None
         # Nothing was written there since the last proof, so a bucket that does not answer is left
-        # as well. It holds up no put but this one, for a moment (I10).
+        # as well. It holds up only this put, for a moment (I10).
         with lane.store.session.within(each_s=LOOK_S):
             found, _ = await lane.buckets.read_some([block.bucket])
         is_open = block.bucket in found and found[block.bucket] is None
@@ -240,7 +238,10 @@ class Producer:
     async def _store(
         self, lane: Lane, placed: dict[int, Placed]
     ) -> list[tuple[BucketNo, Runs | None]]:
-        """Write all, then prove each bucket: (bucket, what stays of it; None if unknown)."""
+        """Write all rows, then prove each bucket.
+
+        Return each with its offsets that stay, or None.
+        """
         by_bucket: dict[BucketNo, list[Placed]] = {}
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
@@ -250,7 +251,7 @@ class Producer:
         ]
 
     async def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
-        """Which offsets of a bucket stay; None if that is unknown."""
+        """Return the offsets of a bucket that stay; None if that is unknown."""
         began = lane.clock.monotonic()
         proof = await prove(lane, bucket, is_written=is_written)
         if not proof.is_open:
@@ -262,7 +263,7 @@ class Producer:
 
 
 async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
-    """Step 2 of the handshake: write rows at quorum; return whether all were answered."""
+    """Write rows at quorum: step 2 of the handshake. Return whether all writes were answered."""
     writer = lane.store.chunk_writer(writes_in_flight=WRITES_IN_FLIGHT)
     now_us = lane.clock.now_us()
     try:
@@ -282,16 +283,16 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                 ),
             )
         await writer.flush()
-    except (StoreTimeout, StoreUnavailable) as error:
+    except (StoreTimeout, StoreUnavailable, UsageError) as error:  # or the client was closed
         event(_logger, "put_unanswered", **lane.as_fields(bucket), error=str(error))
         return False
     return True
 
 
 async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
-    """Step 3 of the handshake: which offsets of a bucket stay.
+    """Find the offsets of a bucket that stay: step 3 of the handshake.
 
-    A write that was not answered closes the bucket first: then the seal says what is in it, and
+    A write that was not answered closes the bucket first. Then the seal says what is in it, and
     nothing else can come in any more [P5] [P6].
     """
     try:
@@ -308,17 +309,17 @@ async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
             closed = await seal.close(lane, bucket)
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or await lane.is_dropped(bucket)
-    except StoreError as error:
+    except (StoreError, UsageError) as error:  # or the client was closed: the rows may stay
         event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 
 
 def _waves(rows: Sequence[Packed], keys: Keys | None) -> Iterator[Iterable[tuple[int, Packed]]]:
-    """The rows with their positions: all at once, unless their keys take time.
+    """Return the rows with their positions: all at once, unless their keys take time.
 
     A bucket may be closed while keys are taken, and then it rests only a while before it is
-    dropped: the writes and their proof have to come before that [R2].
+    dropped. The writes and their proof have to come before that [R2].
     """
     numbered = list(enumerate(rows))
     size = KEYS_AT_ONCE if keys is not None else max(1, len(numbered))
@@ -329,7 +330,7 @@ def _waves(rows: Sequence[Packed], keys: Keys | None) -> Iterator[Iterable[tuple
 async def _without_put_before(
     lane: Lane, placed: dict[int, Placed], keys: Keys, done: dict[int, Placed]
 ) -> dict[int, Placed]:
-    """Take the keys of all; what was put before is done, and the rest is to be stored."""
+    """Take the keys of all rows. Rows that were put before are done; return the rest."""
 
     async def take(one: Placed) -> Placed:
         packed = one.packed
@@ -344,46 +345,34 @@ async def _without_put_before(
 
 
 def _sorted(
-    placed: dict[int, Placed],
-    kept: dict[BucketNo, Runs | None],
-    done: dict[int, Placed],
-    unsettled: dict[int, Placed],
+    placed: dict[int, Placed], kept: dict[BucketNo, Runs | None], found: Outcome
 ) -> dict[int, Packed]:
-    """Add what is settled to ``done``, what is unknown to ``unsettled``; return what goes again."""
+    """Note the rows that are done and those that are unsettled. Return the rows to put again."""
     todo: dict[int, Packed] = {}
     for at, one in placed.items():
         manifest = kept[one.bucket]
         if manifest is None:
-            unsettled[at] = one
+            found.unsettled[at] = one
         elif one.runs.issubset(manifest):
-            done[at] = one
+            found.done[at] = one
         else:
             todo[at] = one.packed
     return todo
 
 
-async def _elsewhere(
-    lane: Lane,
-    todo: dict[int, Packed],
-    otherwise: Otherwise,
-    unsettled: Iterable[Placed],
-    stored: Iterable[Placed],
-) -> dict[int, Placed]:
-    """Put the rest into an ordinary lane; an error names what became of all."""
+async def _elsewhere(rows: Sequence[Packed], otherwise: Otherwise, found: Outcome) -> None:
+    """Put the rest into an ordinary lane."""
+    rest = found.rest(len(rows))
     try:
-        return dict(zip(todo, await otherwise(list(todo.values())), strict=True))
+        there = await otherwise([rows[at] for at in rest])
     except CassieqError as error:
-        unsettled, stored = list(unsettled), list(stored)
-        if not unsettled and not stored:
+        if len(rest) == len(rows):
             raise
-        what = ambiguous(lane, unsettled, stored)
-        if isinstance(error, PutAmbiguous):
-            what = PutAmbiguous(
-                what.message,
-                message_ids=(*what.message_ids, *error.message_ids),
-                stored=(*what.stored, *error.stored),
-            )
-        raise what from error
+        found.failure = error
+        return
+    found.failure = there.failure
+    found.done |= {rest[at]: one for at, one in there.done.items()}
+    found.unsettled |= {rest[at]: one for at, one in there.unsettled.items()}
 
 
 def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:

@@ -1,11 +1,12 @@
-"""What became of the messages of one put."""
+"""The results of a put, for its rows and its messages."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous
+from cassieq_spark.errors.base import copied
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, Runs, message_id_of
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutResult:
-    """What became of one message.
+    """The result of one message.
 
     Attributes:
-        message_id: The message's own; of a duplicate, that of the message put before.
-        duplicate: Its key was put already, within the queue's window: nothing was stored.
+        message_id: The message's own id; for a duplicate, the id of the message put before.
+        duplicate: Whether its key was put already within the queue's window, so nothing was stored.
     """
 
     message_id: str
@@ -35,21 +36,28 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class Puts:
-    """What became of all messages of one call, in order.
+    """The results of all messages of one call, in order.
 
     Attributes:
-        duplicates: The positions of those whose key was put already.
+        message_ids: The id of each message; empty for a message that is not stored.
+        duplicates: The positions of messages whose key was put already.
+        unknown: The positions of messages that may or may not be delivered.
+        missing: The positions of messages that are not stored, and never will be.
+        failure: The error because of which these are not stored.
     """
 
     message_ids: list[str]
     duplicates: frozenset[int] = frozenset()
+    unknown: frozenset[int] = frozenset()
+    missing: frozenset[int] = frozenset()
+    failure: CassieqError | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[Puts], places: Sequence[Sequence[int]]) -> Puts:
-        """Those of several parts, in the order of the call.
+        """Join the results of several parts, in the order of the call.
 
         Args:
-            places: For each part, where its messages are in the call.
+            places: For each part, the positions of its messages in the call.
         """
         found: dict[int, str] = {}
         duplicates: set[int] = set()
@@ -58,9 +66,40 @@ class Puts:
             duplicates.update(at[one] for one in part.duplicates)
         return cls([found[at] for at in range(len(found))], frozenset(duplicates))
 
+    def chosen(self, positions: Sequence[int]) -> Puts:
+        """Return the results of the messages at these positions, in that order."""
+
+        def among(some: frozenset[int]) -> frozenset[int]:
+            return some and frozenset(at for at, one in enumerate(positions) if one in some)
+
+        return Puts(
+            [self.message_ids[at] for at in positions],
+            among(self.duplicates),
+            among(self.unknown),
+            among(self.missing),
+            self.failure,
+        )
+
+    def checked(self, queue: str) -> Puts:
+        """Return these results, if all messages are stored.
+
+        Raises:
+            PutAmbiguous: Not all are stored, but some are or may be; the error names both.
+            CassieqError: Nothing was stored.
+        """
+        if not self.unknown and not self.missing:
+            return self
+        failure = self.failure
+        if failure is not None and len(self.missing) == len(self.message_ids):
+            raise copied(failure)
+        unknown = [self.message_ids[at] for at in sorted(self.unknown)]
+        lacks = self.unknown | self.missing
+        stored = [one for at, one in enumerate(self.message_ids) if at not in lacks]
+        raise ambiguous(queue, unknown, stored) from failure
+
     @property
     def each(self) -> list[PutResult]:
-        """A result for each message."""
+        """The result of each message."""
         return [
             PutResult(message_id=one, duplicate=at in self.duplicates)
             for at, one in enumerate(self.message_ids)
@@ -69,11 +108,11 @@ class Puts:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """The messages of one call, those left out whose key came before in the same call.
+    """The messages of one call without those whose key came before in the same call.
 
     Attributes:
-        positions: Of those that are to be put, ascending.
-        keys: The key of each of these, as stored; all different.
+        positions: The positions of messages that are to be put, ascending.
+        keys: The key of each of these, as stored; all are different.
         stands_for: For each message of the call, the index in ``positions`` of the one put.
     """
 
@@ -83,7 +122,7 @@ class Once:
 
     @classmethod
     def of(cls, keys: Sequence[str | None]) -> Once:
-        """Compare the keys of one call among themselves; None is equal to none."""
+        """Compare the keys of one call with each other; None equals no other key."""
         first: dict[str, int] = {}
         positions: list[int] = []
         stands_for: list[int] = []
@@ -99,21 +138,19 @@ class Once:
         )
 
     def results(self, put: Puts) -> Puts:
-        """The results of all messages, from those of the messages that were put."""
+        """Derive the results of all messages from those of the messages that were put."""
         new = {at for index, at in enumerate(self.positions) if index not in put.duplicates}
-        return Puts(
-            [put.message_ids[index] for index in self.stands_for],
-            frozenset(set(range(len(self.stands_for))) - new),
-        )
+        duplicates = frozenset(range(len(self.stands_for))) - new
+        return replace(put.chosen(self.stands_for), duplicates=duplicates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where a row goes, or went.
+    """A row with the place that it was or will be written to.
 
     Attributes:
         first: The offset of its first message.
-        put_before: The message id of an earlier put of its key: this row was not stored.
+        put_before: The message id of an earlier put of its key; then this row was not stored.
     """
 
     lane: LaneId
@@ -128,33 +165,56 @@ class Placed:
         return Runs.span(self.first, self.first + self.packed.count - 1)
 
 
-def results(lane: Lane, placed: Iterable[Placed]) -> Puts:
-    """What became of each message of a put."""
-    placed = list(placed)
-    duplicates = []
-    at = 0
-    for one in placed:
-        if one.put_before is not None:
-            duplicates.append(at)
-        at += one.packed.count
-    return Puts(message_id_texts(lane, placed), frozenset(duplicates))
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of the rows of one put, by position. A row in neither map is not stored.
+
+    Attributes:
+        done: Rows that are delivered, or whose key was put before.
+        unsettled: Rows that may or may not be delivered.
+        failure: The error because of which others are not stored.
+    """
+
+    done: dict[int, Placed] = field(default_factory=dict)
+    unsettled: dict[int, Placed] = field(default_factory=dict)
+    failure: CassieqError | None = None
+
+    def rest(self, count: int) -> list[int]:
+        """Return the positions, out of ``count``, of rows that are not stored."""
+        return [at for at in range(count) if at not in self.done and at not in self.unsettled]
+
+    def puts(self, lane: Lane, rows: Sequence[Packed]) -> Puts:
+        """Return the result of each message of these rows."""
+        ids: list[str] = []
+        duplicates: set[int] = set()
+        unknown: set[int] = set()
+        missing: set[int] = set()
+        for at, row in enumerate(rows):
+            its = range(len(ids), len(ids) + row.count)
+            one = self.done.get(at) or self.unsettled.get(at)
+            ids += [""] * row.count if one is None else _message_ids(lane, one)
+            if one is None:
+                missing.update(its)
+            elif at in self.unsettled:
+                unknown.update(its)
+            elif one.put_before is not None:
+                duplicates.update(its)
+        return Puts(
+            ids, frozenset(duplicates), frozenset(unknown), frozenset(missing), self.failure
+        )
 
 
-def message_id_texts(lane: Lane, placed: Iterable[Placed]) -> list[str]:
-    """The id of each message, in order: what its producer chose, else one made of lane and id."""
-    return [
-        message_id_of(one.lane, one.bucket * lane.bucket_size + one.first + at, chosen)
-        if one.put_before is None
-        else str(one.put_before)
-        for one in placed
-        for at, chosen in enumerate(one.packed.message_ids)
-    ]
+def _message_ids(lane: Lane, placed: Placed) -> list[str]:
+    """Return the id of each message of a row: the producer's, or one made of lane and id."""
+    if placed.put_before is not None:
+        return [str(placed.put_before)]
+    first = placed.bucket * lane.bucket_size + placed.first
+    chosen = placed.packed.message_ids
+    return [message_id_of(placed.lane, first + at, one) for at, one in enumerate(chosen)]
 
 
-def ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed]) -> PutAmbiguous:
-    """The error of a put of which something is unknown, or a part is not stored."""
-    unknown = message_id_texts(lane, unsettled)
-    known = message_id_texts(lane, stored)
+def ambiguous(queue: str, unknown: Sequence[str], stored: Sequence[str]) -> PutAmbiguous:
+    """Make the error of a put with unknown messages, or of which a part is not stored."""
     what = (
         f"{len(unknown)} messages may or may not be delivered: their bucket could be neither "
         "proven open nor sealed"
@@ -162,17 +222,17 @@ def ambiguous(lane: Lane, unsettled: Iterable[Placed], stored: Iterable[Placed])
         else "a part of the messages could not be stored"
     )
     return PutAmbiguous(
-        f"put into queue {lane.queue!r}: {what}; {len(known)} are stored. Before you put messages "
+        f"put into queue {queue!r}: {what}; {len(stored)} are stored. Before you put messages "
         "of unknown outcome again, look for their message ids where they are consumed; what has a "
         "deduplication key can be put again with it. Put those "
         "again that the error names neither as unknown nor as stored",
         message_ids=tuple(unknown),
-        stored=tuple(known),
+        stored=tuple(stored),
     )
 
 
 def after_a_part(queue: str, stored: Iterable[str], failure: CassieqError) -> CassieqError:
-    """The error of a call of which a part was stored before another one failed."""
+    """Make the error of a call of which a part was stored before another part failed."""
     known = tuple(stored)
     unknown: tuple[str, ...] = ()
     if isinstance(failure, PutAmbiguous):

@@ -1,4 +1,4 @@
-"""Ack by receipt, with a verdict for each message (design 5).
+"""Ack by receipt, with a verdict for each message. See docs/design/settle.md.
 
 Holds I3, I4: a receipt acks its own delivery, or nothing.
 """
@@ -6,11 +6,11 @@ Holds I3, I4: a receipt acks its own delivery, or nothing.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import EMPTY
-from cassieq_spark.model.settlement import Ack
+from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.receipts import NEVER, foreign
@@ -26,20 +26,18 @@ if TYPE_CHECKING:
     from cassieq_spark.model.rows.intents import Settle
     from cassieq_spark.queue.lane import Lane
 
-ACK: Final = Ack()
-
 
 class Verdict(StrEnum):
     """The outcome of one ack.
 
     Attributes:
         ACKED: The message is done, by this receipt.
-        ALREADY_ACKED: It was done before: by this receipt, by a later delivery, by a purge, or by
-            its move to the dead-letter queue.
-        STALE: The delivery ended: the message came back, or is somebody else's now.
-        INVALID: The receipt names a message that this queue never had. Nothing was done, and
-            asking again is of no use.
-        UNKNOWN: The store could not say. Ask again: that is safe.
+        ALREADY_ACKED: The message was done before: by this receipt, by a later delivery, by a
+            purge, or by its move to the dead-letter queue.
+        STALE: The delivery ended: the message came back, or another consumer holds it now.
+        INVALID: The receipt names a message that this queue never had. Nothing was done, and asking
+            again is of no use.
+        UNKNOWN: The store could not say. It is safe to ask again.
     """
 
     ACKED = "acked"
@@ -77,11 +75,11 @@ async def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], C
 
 
 def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verdict]) -> None:
-    """Raise what the verdicts say, for a caller who wants all to be acked.
+    """Raise the error that the verdicts call for, if all messages were to be acked.
 
     Raises:
-        ReceiptInvalid: Some messages were never there.
-        ReceiptExpired: It names the receipts whose delivery had ended.
+        ReceiptInvalid: Some messages never existed.
+        ReceiptExpired: Some deliveries had ended; the error names their receipts.
     """
     if Verdict.INVALID in verdicts:
         raise foreign(lane, NEVER)
@@ -91,7 +89,7 @@ def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verd
 
 
 async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
-    """Ack one bucket's receipts, by at most one CAS; return a verdict for each.
+    """Ack one bucket's receipts with at most one CAS. Return a verdict for each.
 
     Raises:
         CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
@@ -100,12 +98,12 @@ async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) 
 
 
 def wanted(receipts: Sequence[Receipt]) -> Settle:
-    """Acks of one bucket's receipts, for `store.rows.Company`."""
+    """Return the acks of one bucket's receipts, for `store.row_port.Company`."""
     return settle.wanted(by_lease(receipts, ACK))
 
 
 def are_done(lane: Lane, answer: Answer) -> bool:
-    """Count what the answer to `wanted` has acked; return whether that is all of it."""
+    """Count the messages that the answer to `wanted` has acked. Return whether it acked all."""
     judged: Any = answer.result
     settle.count(lane, judged)
     return bool(judged.is_whole)
@@ -114,10 +112,10 @@ def are_done(lane: Lane, answer: Answer) -> bool:
 async def verdicts_of(
     lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt], answer: Answer
 ) -> list[Verdict]:
-    """A verdict for each receipt, from the answer to `wanted`."""
+    """Return a verdict for each receipt, from the answer to `wanted`."""
     outcome = await settle.outcome_of(lane, bucket, answer, tells_acked=True)
     if outcome.judged.is_whole:
-        return [Verdict.ACKED] * len(receipts)  # as nearly always
+        return [Verdict.ACKED] * len(receipts)  # nearly always
     return [_verdict(outcome, receipt) for receipt in receipts]
 
 

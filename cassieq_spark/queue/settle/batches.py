@@ -1,6 +1,7 @@
-"""Settle what a streaming query holds, by lease: take over, ack, count what its program settled.
+"""Settle the leases of a streaming query: take over, ack, and count what its program settled.
 
-Holds I3, I4: a lease that has ended is skipped. Look here for what a batch's offset is used for.
+Holds I3, I4: a lease that has ended is skipped. This module shows what a batch's offset is used
+for.
 """
 
 from __future__ import annotations
@@ -25,20 +26,19 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 TAKE_OVERS_AT_MOST: Final = 3
-"""After this many take-overs that were answered too late, the batch goes out as it is: others may
-have its messages too.
-"""
+"""After this many take-overs that were answered too late, the batch goes out as it is: other
+consumers may have its messages, too."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """What became of an ack by lease ids.
+    """The result of an ack by lease ids.
 
     Attributes:
-        count: How many messages this call has acked: those that were still held.
-        late: By bucket, the leases that had run out, and their messages, which are not acked.
+        count: The number of messages that this call has acked: those that were still held.
+        late: By bucket, the leases that had run out, with their messages, which are not acked.
     """
 
     count: int
@@ -48,10 +48,10 @@ class Acked:
 async def take_over(
     lane: Lane, bucket: BucketNo, lease_ids: Iterable[UUID], action: TakeOver
 ) -> Stored[Bucket] | None:
-    """Make leases this run's; a CAS that is answered after the end it has written is sent again.
+    """Make leases this run's. A CAS that is answered after the end it has written is sent again.
 
     Returns:
-        The row as it is then: the leases that are still in it are ours. None: there is no row.
+        The row after that: the leases that are still in it are ours. None if there is no row.
     """
     wanted = frozenset(lease_ids)
     row: Stored[Bucket] | None = None
@@ -72,14 +72,15 @@ async def ack_leases(
 ) -> Acked:
     """Ack messages by lease id, whatever run the lease carries [R17].
 
-    What a lease does not hold any more was settled by its receipts, or the lease ran out and
-    somebody else has claimed it: it is skipped, and the latter is reported. A bucket that was
-    dropped is skipped too.
+    A message that a lease no longer holds is skipped. Either it was settled by its receipt, or the
+    lease ran out and another consumer has claimed it; the latter is reported. A bucket that was
+    dropped is skipped, too.
 
     Args:
         acked: Per bucket and lease the messages that are done; None = all of the lease.
         known: Rows as last seen, to save reads.
-        unbroken: Asked after the CASes, the messages whose leases cannot have run out by then.
+        unbroken: Called after the CASes; returns the messages whose leases cannot have run out by
+            then.
 
     Raises:
         StoreError: A bucket could not be reached; the others' messages are acked [T5].
@@ -112,9 +113,10 @@ async def ack_leases(
 
 
 async def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs | None]]) -> int:
-    """How many of these messages are done, whoever has acked them; of buckets that answer.
+    """Count which of these messages are done, whoever has acked them, in buckets that answer.
 
-    One read per bucket. A bucket without a row was dropped, so all of it was done before (G5).
+    It makes one read per bucket. A bucket without a row was dropped, so all its messages were done
+    before (G5).
     """
     by_lane: dict[LaneId, list[BucketNo]] = {}
     for place in delivered:

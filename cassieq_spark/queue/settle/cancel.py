@@ -1,4 +1,4 @@
-"""Cancel a message that nobody was given yet.
+"""Cancel a message that no consumer was given yet.
 
 Holds I2: no message is both delivered and cancelled [U14].
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 async def cancel(lane: Lane, message_id: UUID) -> bool:
-    """Take a message back; return whether it is cancelled, by this call or an earlier one.
+    """Take a message back. Return whether it is cancelled, by this call or an earlier one.
 
     Args:
         lane: Any lane of the queue.
 
     Raises:
         QueueDeleted: The queue is gone.
-        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Cancel again: that is safe.
+        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: It is safe to cancel again.
     """
     place = lane.fixed.of_message(message_id)
     if place is None:
@@ -38,8 +38,8 @@ async def cancel(lane: Lane, message_id: UUID) -> bool:
     its_lane = lane.sibling(lane_id)
     bucket, offset = divmod(number, lane.bucket_size)
     is_cancelled = await _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
-    # L behind the CAS: a row below it is a ghost, and its message was settled long ago (G5).
-    # Of a finished due lane all was settled.
+    # Read L after the CAS: a row below L is a ghost, and its message was settled long ago (G5). Of
+    # a finished due lane, every message was settled.
     if (await its_lane.pointers.read()).repair > bucket:
         await lane.first.read_pointers()  # raises if the queue is gone
         return False
@@ -61,7 +61,7 @@ async def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
 async def _sealed(
     lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
 ) -> Stored[Bucket] | None:
-    """The row of a bucket whose content is fixed; None if the message was never in it."""
+    """Return the row of a bucket whose content is fixed; None if the message was never in it."""
     if row is not None:
         closed = await seal.finish(lane, bucket, row)
     # An open bucket is not sealed for a message that it does not hold.

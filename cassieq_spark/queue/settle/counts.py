@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 STALE_NAMED: Final = 1_000
-"""How many stale receipts are named; all are counted."""
+"""The maximum number of stale receipts that are named. All are counted."""
 
 
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The outcome of settling messages, counted.
+    """The outcome of settling messages, as counts.
 
     Attributes:
         acked: Done, by these receipts.
-        released: Back in the queue.
-        rejected: The next repair moves them to the dead-letter queue.
+        released: Given back to the queue.
+        rejected: Dead: the next repair moves them to the dead-letter queue.
         already_acked: Done before: by a task that ran twice, a later delivery, or a purge.
-        stale: Not settled: their receipts had expired.
+        stale: Not settled, because their receipts had expired.
         left: Without a verdict: they come back when their lease ends.
-        stale_receipts: The first 1,000 of the stale ones.
+        stale_receipts: The first 1,000 of the stale receipts.
     """
 
     acked: int = 0
@@ -50,7 +50,7 @@ def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
     """Count the outcome of one bucket.
 
     Raises:
-        ReceiptInvalid: Some messages were never there. The others are settled.
+        ReceiptInvalid: Some messages never existed. The others are settled.
     """
     if judged.never:
         raise foreign(lane, NEVER)

@@ -1,4 +1,4 @@
-"""Check receipts as a user passes them, all of them before the first is used (I3)."""
+"""Check the receipts that a user passes, all of them before the first is used (I3)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NEVER: Final = "names messages that never existed"
 
 
 def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
-    """The receipts of a message, a receipt, or a list of either, in their order.
+    """Return the receipts of a message, a receipt, or a list of either, in order.
 
     Raises:
-        ReceiptInvalid: One is malformed, or of another queue.
+        ReceiptInvalid: An entry is malformed, or belongs to another queue.
     """
     if isinstance(messages, Message | str):
         return [_checked(lane, lane.fixed, messages)]
@@ -44,7 +44,7 @@ def foreign(
     refused: Iterable[Receipt] = (),
     expired: Iterable[Receipt] = (),
 ) -> ReceiptInvalid:
-    """The error for a receipt that is well-formed and not of this queue."""
+    """Make the error for a receipt that is well-formed but not of this queue."""
     return ReceiptInvalid(
         f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
         "returned",

@@ -1,8 +1,8 @@
 """Settle deliveries: ack, release, extend, update, reject, take over; by receipt or by lease.
 
-One CAS per bucket does any mix of actions, of all callers that ask at the same time; `RowWriter`
-says how (design 5). An action on a delivery that ended changes nothing. Holds I3, I4. It is safe to
-ask the same again: a task may run twice.
+One CAS per bucket carries out any mix of actions, for all callers that ask at the same time. See
+`RowWriter` and docs/design/settle.md. An action on a delivery that ended changes nothing. Holds I3,
+I4. It is safe to ask the same again: a task may run twice.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from cassieq_spark.store.cas import Stored
 
 DROP_BODY_S: Final = 2.0
-"""So long a body is tried to be dropped: closing the client waits for it."""
+"""The time limit for dropping a body. Closing the client waits for it."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of what was asked of one bucket.
+    """The outcome of the actions on one bucket.
 
     Attributes:
-        judged: What the row said.
-        before: The row that this call's last CAS was to change; None: none was sent.
-        changed: The row as that CAS was to change it; None: none was sent.
-        row: The row as it is now; None: there is none.
+        judged: What the row said about each action.
+        before: The row that this call's last CAS was to change; None if none was sent.
+        changed: The row as that CAS was to change it; None if none was sent.
+        row: The row as it is now; None if there is none.
     """
 
     judged: Judged
@@ -57,7 +57,11 @@ class Outcome:
     row: Stored[Bucket] | None
 
     def is_done(self, receipt: Receipt, action: Action, *, or_before: bool = False) -> bool:
-        """Whether the action took effect on all of a receipt, by this call or also before it."""
+        """Whether the action took effect on all messages of a receipt.
+
+        Args:
+            or_before: Count an effect of an earlier call, too.
+        """
         held = self.judged.held.get(action, {}).get(receipt.lease_id, EMPTY)
         if or_before:
             held |= self.judged.repeated.get(action, EMPTY)
@@ -72,23 +76,24 @@ async def settle_bucket(
     known: Stored[Bucket] | None = None,
     tells_acked: bool = False,
 ) -> Outcome:
-    """Carry out what is asked of one bucket's deliveries: at most one CAS.
+    """Carry out actions on one bucket's deliveries, with at most one CAS.
 
     Args:
         known: The row as last seen, to save a read.
-        tells_acked: Whether it matters to the caller which of what is not held was acked. Then L is
-            read after a row that does not say so. Else nothing is read behind the CAS.
+        tells_acked: Whether the caller needs to know which of the messages that are not held were
+            acked. Then L is read after a row that does not say so. Otherwise, nothing is read after
+            the CAS.
 
     Raises:
         QueueDeleted: The lane is dead.
-        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: Ask again: that is safe.
+        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: It is safe to ask again.
     """
     answer = await lane.apply(bucket, wanted(asked), known=known)
     return await outcome_of(lane, bucket, answer, tells_acked=tells_acked)
 
 
 def wanted(asked: Asked) -> Settle:
-    """What is asked of one bucket's deliveries, as its `RowWriter` takes it."""
+    """Return the actions on one bucket's deliveries in the form that its `RowWriter` takes."""
     return Settle(
         asks=tuple(
             Ask(lease_id, action, runs)
@@ -101,7 +106,7 @@ def wanted(asked: Asked) -> Settle:
 async def outcome_of(
     lane: Lane, bucket: BucketNo, answer: Answer, *, tells_acked: bool = False
 ) -> Outcome:
-    """The outcome of what was asked, from its answer; see `settle_bucket`."""
+    """Return the outcome of the actions, from their answer. See `settle_bucket`."""
     judged: Any = answer.result
     before, changed = answer.before, answer.changed
     if changed is before:
@@ -110,8 +115,8 @@ async def outcome_of(
     if tells_acked:
         in_doubt = union([*judged.stale.values(), *judged.never.values()])
         if in_doubt and await lane.is_dropped(bucket):
-            # Below the repair pointer all is over: only drained buckets are dropped. A row that
-            # exists there is a ghost, and knows nothing of what was acked (G5, ADR 11).
+            # Every message below the repair pointer is settled: only drained buckets are dropped. A
+            # row that exists there is a ghost, and does not know what was acked (G5, ADR 11).
             acked = judged.acked | in_doubt
             judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
     row: Any = answer.row
@@ -119,7 +124,7 @@ async def outcome_of(
 
 
 def count(lane: Lane, judged: Judged) -> None:
-    """Count what was found settled, not what was asked for: a replay asks again."""
+    """Count messages that were found acked, not all that were asked for: a replay asks again."""
     if acked := judged.done(Ack()):
         metrics.ACKS.inc()
         metrics.MESSAGES_ACKED.inc(lane.queue, acked)
@@ -134,12 +139,12 @@ async def settle_receipts(
     """Carry out one action on the messages of some receipts.
 
     Returns:
-        The receipts that were refused, because their delivery has ended, or the message was acked;
-        and each bucket's outcome. A message that was rejected before is not refused again.
+        The receipts that were refused, because their delivery had ended or the message was acked;
+        and the outcome of each bucket. A message that was rejected before is not refused again.
 
     Raises:
-        UsageError: A rejection, and there is no dead-letter queue; nothing was changed.
-        ReceiptInvalid: Some messages were never there. The others are settled.
+        UsageError: It is a rejection, and there is no dead-letter queue; nothing was changed.
+        ReceiptInvalid: Some messages never existed. The others are settled.
         StoreError: A bucket failed; the others are settled [T5].
     """
     if isinstance(action, Reject):
@@ -149,7 +154,8 @@ async def settle_receipts(
     for receipt in given:
         asked.setdefault(receipt.place, []).append(receipt)
 
-    # Whatever else became of it: whoever extends, releases or updates has to hold it.
+    # An extension, a release or an update needs a delivery that is held, so it does not matter to
+    # them what became of others.
     tells_acked = isinstance(action, Reject)
 
     async def one(place: Place) -> Outcome:
@@ -183,10 +189,10 @@ def _never_was(outcome: Outcome, receipt: Receipt, tells_acked: bool) -> bool:
 async def settle_in_background(
     operation: str, lane: Lane, receipts: Collection[Receipt], action: Action
 ) -> list[Receipt]:
-    """Carry out one action that no verb of the program waits for, in a span of its own.
+    """Carry out an action that no verb of the program waits for, in a span of its own.
 
     Returns:
-        The receipts that were refused, see `settle_receipts`.
+        The receipts that were refused. See `settle_receipts`.
     """
     with tracing.settling(operation, lane.queue, len(receipts)):
         refused, _ = await settle_receipts(lane, receipts, action)
@@ -205,16 +211,16 @@ async def update(
 ) -> Lease | None:
     """Give a leased message another body or end, and a new lease id.
 
-    The body is stored first, under a revision that nobody else draws; the CAS that names it is the
-    moment of change [P26]. Then the replaced body is dropped: a message may be updated for a
-    month, and its bucket's partition would grow all the while [T2].
+    The body is stored first, under a revision that no other call draws. The CAS that names the
+    revision is the moment of change [P26]. Then the replaced body is dropped: a message may be
+    updated for a month, and without this its bucket's partition would grow all the while [T2].
 
     Args:
-        visibility_us: Counted from when the CAS is sent; None: the end stays.
-        gives_back: Whether the message becomes visible to anybody at once.
+        visibility_us: Counted from when the CAS is sent; None keeps the end.
+        gives_back: Whether the message becomes visible to all consumers at once.
 
     Returns:
-        The message's own lease from now on; None: it was given back.
+        The message's own lease from now on; None if it was given back.
 
     Raises:
         ReceiptExpired: The delivery has ended.
@@ -223,13 +229,13 @@ async def update(
     revision = None
     lane = lane.sibling(receipt.lane)
     if body is not None:
-        # Before anything is written: most stale receipts are found here.
+        # Check before anything is written: this finds most stale receipts.
         row = await lane.buckets.read(receipt.bucket)
         _check_updatable(lane, row, receipt)
         revision = new_revision()
         await lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
-        # It is the same delivery, which began when it began.
+        # The delivery stays the same, so it keeps its begin.
         new_lease_id=new_uuid() if receipt.began_us is None else uuid_at(receipt.began_us),
         revision=revision,
         visibility_us=visibility_us,
@@ -238,7 +244,8 @@ async def update(
     refused, outcomes = await settle_receipts(lane, [receipt], action)
     outcome = outcomes[receipt.place]
     if refused and not outcome.is_done(receipt, action, or_before=True):
-        # The row has changed since any CAS of ours was sent: none will name this body any more.
+        # The row has changed since any CAS of this call was sent, so none will name this body any
+        # more.
         _drop_body(lane, receipt, revision)
         _check_updatable(lane, outcome.row, receipt)
         raise expired(lane, refused)
@@ -246,14 +253,17 @@ async def update(
         _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
     if gives_back or outcome.row is None:
         return None
-    # If an answer was lost, others may have changed the row: the lease may have run out and be
-    # somebody's next delivery. Then the update has happened, and its receipt is stale.
+    # If an answer was lost, others may have changed the row: the lease may have run out, and the
+    # message may be in a later delivery. Then the update has happened, and its receipt is stale.
     made = None if outcome.changed is None else outcome.changed.lease(action.new_lease_id)
     return outcome.row.value.lease(action.new_lease_id) or made
 
 
 def _drop_body(lane: Lane, receipt: Receipt, revision: int | None) -> None:
-    """Drop an unused body in the background: the caller's lease runs. A bucket drops the rest."""
+    """Drop an unused body in the background, as the caller's lease runs.
+
+    If that fails, the body goes with its bucket.
+    """
     if revision is None:
         return
 
@@ -290,7 +300,7 @@ def check_dead_letter_queue(lane: Lane) -> None:
     """Refuse a rejection in a queue without a dead-letter queue.
 
     Raises:
-        UsageError: Rejected messages would stay for ever [R22].
+        UsageError: The queue has none, so rejected messages would stay for ever [R22].
     """
     if lane.settings.dead_letter_queue is None:
         raise UsageError(
@@ -301,9 +311,9 @@ def check_dead_letter_queue(lane: Lane) -> None:
 
 
 def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
-    """The error that names receipts whose delivery has ended."""
-    # It does not say what comes next. A row that shows a message in nobody's hands may also mean
-    # that it was acked; and a bucket that was dropped has no row at all (G5).
+    """Make the error that names receipts whose delivery has ended."""
+    # The error does not say what comes next. A row that shows a message as held by nobody may also
+    # mean that it was acked; and a bucket that was dropped has no row at all (G5).
     return ReceiptExpired(
         f"{len(refused)} receipts of queue {lane.queue!r} have expired: nobody holds the messages "
         "by them any more. A visibility timeout was over, or a message was released, updated, "
@@ -313,12 +323,12 @@ def expired(lane: Lane, refused: Sequence[Receipt]) -> ReceiptExpired:
 
 
 def runs_of(receipt: Receipt) -> Runs:
-    """The offsets that a receipt is for."""
+    """Return the offsets that a receipt is for."""
     return Runs.span(receipt.first, receipt.last)
 
 
 def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Action, Runs]]:
-    """One action, asked of the deliveries of some receipts of one bucket."""
+    """Ask for one action on the deliveries of some receipts of one bucket."""
     found: dict[UUID, list[tuple[int, int]]] = {}
     for receipt in receipts:
         found.setdefault(receipt.lease_id, []).append((receipt.first, receipt.last))
@@ -329,5 +339,5 @@ def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Act
 
 
 def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
-    """One action, asked of all that these leases hold."""
+    """Ask for one action on all messages that these leases hold."""
     return {lease_id: {action: None} for lease_id in lease_ids}

@@ -1,1 +1,1 @@
-"""Write batches in transactions: Spark's sinks, and moves of dead letters, are built on this."""
+"""Write batches in transactions, for Spark's sinks and for moves of dead letters."""

@@ -1,7 +1,7 @@
-"""Run a bulk bucket's two CASes, and open many buckets at once (design 8). Holds I7.
+"""Run a bulk bucket's two CASes, and open many buckets at once. Holds I7.
 
-Shared by both writers: a task that opens its buckets one by one (`queue.sink.writer`), and a
-driver that opens all of a batch's.
+Two writers share this: a task that opens its buckets one by one (`queue.sink.writer`), and a driver
+that opens all buckets of a batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 LARGEST_BLOCK = 64
-"""The most buckets that are reserved at once, in all lanes together: all have their rows long
-before the gap timeout, after which a reader would take those without a row for gaps [R11]."""
+"""The maximum number of buckets that are reserved at once, in all lanes together. All of them have
+their rows long before the gap timeout. After it, a reader would take those without a row for gaps
+[R11]."""
 
 _logger = get_logger("queue")
 
@@ -37,8 +38,8 @@ class OpenBucket:
     """A bucket that is being filled.
 
     Attributes:
-        row: As this writer's CAS to ``writing`` left it.
-        due_us: Offset to due time, for the delayed messages only.
+        row: The row as this writer's CAS to ``writing`` left it.
+        due_us: Due times by offset, only for delayed messages.
     """
 
     bucket: BucketNo
@@ -50,7 +51,7 @@ class OpenBucket:
 
 
 async def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[Bucket] | None:
-    """CAS from no row to ``writing``; None: somebody closed it before [R11].
+    """CAS from no row to ``writing``; return None if another client closed the bucket before [R11].
 
     The result means nothing until the repair pointer was read after it (G5) [P5].
     """
@@ -62,9 +63,13 @@ async def insert_writing(lane: Lane, bucket: BucketNo, sink: SinkRef) -> Stored[
 async def open_buckets(
     wanted: Sequence[tuple[Lane, int]], *, sink_id: str, epoch: int
 ) -> list[list[OpenBucket]]:
-    """Open so many buckets of one's own in each of these lanes of a queue, all lanes side by side.
+    """Open new buckets in lanes of a queue, all lanes side by side.
 
-    One LWT for each block, of up to 64 buckets in all lanes together, and one for each bucket.
+    It costs one LWT for each block, of up to 64 buckets in all lanes together, and one for each
+    bucket.
+
+    Args:
+        wanted: Lanes, each with the number of buckets to open in it.
 
     Returns:
         For each lane its buckets, ascending, each with its ``writing`` row.
@@ -85,7 +90,7 @@ async def open_buckets(
 async def _open_blocks(
     todo: Mapping[Lane, int], *, sink_id: str, epoch: int
 ) -> AsyncIterator[tuple[Lane, OpenBucket]]:
-    """Open a block in each lane; some of its buckets may be lost."""
+    """Open a block in each lane. Some of its buckets may be lost."""
     lanes = list(todo)[:LARGEST_BLOCK]
     session = lanes[0].store.session
     most = LARGEST_BLOCK // len(lanes)
@@ -96,7 +101,7 @@ async def _open_blocks(
         for bucket in range(block.first, block.end)
     ]
     rows = await session.map(lambda place: insert_writing(*place), places)
-    # One read a lane, after the last row (G5): those below it are closed and dropped [P5].
+    # Read each lane once, after the last row (G5): buckets below L are closed and dropped [P5].
     pointers = await session.map(lambda lane: lane.read_pointers(), lanes)
     dropped_below = {lane: one.repair for lane, one in zip(lanes, pointers, strict=True)}
     for (lane, bucket, sink), row in zip(places, rows, strict=True):
@@ -107,18 +112,18 @@ async def _open_blocks(
 
 
 async def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
-    """CAS ``writing`` to ``prepared`` with the manifest, once all its chunks are stored.
+    """CAS ``writing`` to ``prepared`` with the manifest, once all chunks are stored.
 
     Returns:
         (its place, messages in it).
 
     Raises:
         IllegalMove: It holds more messages than a bucket has ids; nothing was changed.
-        SinkFenced: Somebody closed it while it was written: the transaction was aborted.
+        SinkFenced: Another client closed it while it was written: the transaction was aborted.
         QueueDeleted: It is gone, with its queue.
     """
     if filled.count > lane.bucket_size:
-        # The surplus would have ids of the next bucket: two messages under one id (I6) [T1].
+        # The surplus would have ids of the next bucket: two messages with one id (I6) [T1].
         raise rules.IllegalMove(
             f"{lane.bucket_title(filled.bucket)} has {lane.bucket_size} ids, but "
             f"{filled.count} messages were written into it"
@@ -137,7 +142,7 @@ async def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
         ),
     )
     if not isinstance(outcome, Applied):
-        await lane.read_pointers()  # says so if the queue was deleted [R25]
+        await lane.read_pointers()  # raises if the queue was deleted [R25]
         sink_id = filled.sink.sink_id
         raise SinkFenced(
             f"{lane.bucket_title(filled.bucket)} was closed while it was written: "

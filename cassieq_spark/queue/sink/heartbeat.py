@@ -1,4 +1,4 @@
-"""Show that a writer is at work, so that repair does not abort it (design 8) [R3]."""
+"""Show that a writer is alive, so that repair does not abort it [R3]. See docs/design/sink.md."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ _logger = get_logger("queue")
 class Heartbeat:
     """Beats while its block runs.
 
-    It is a task of its own: a task of Spark may wait minutes for its next row, and a commit for its
-    buckets. Politeness, not safety: a beat that fails is logged and the work goes on.
+    It is a task of its own, because a Spark task may wait minutes for its next row, and a commit
+    for its buckets. It is politeness, not safety: a beat that fails is logged, and the work goes
+    on.
     """
 
     def __init__(self, lane: Lane, sink_id: str, *, is_row_fresh: bool = False) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
-            is_row_fresh: The sink's row was changed just now, which is a sign of life of its own:
-                work that ends within a third of the timeout sends no beat.
+            is_row_fresh: Whether the sink's row was just changed, which is a sign of life, too.
+                Then work that ends within a third of the timeout sends no beat.
         """
         self._lane = lane
         self._sink_id = sink_id
@@ -46,7 +47,7 @@ class Heartbeat:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop, when a beat that is under way has ended."""
+        """Stop, when a beat that is running has ended."""
         self._ended.set()
         if self._beating is not None:
             await self._beating

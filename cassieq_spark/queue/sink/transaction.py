@@ -1,4 +1,7 @@
-"""Run the sink's transaction against the store (design 8): admit a task, commit, forget. I7."""
+"""Run the sink's transaction against the store: admit a task, commit, forget. Holds I7.
+
+See docs/design/sink.md.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,16 @@ _logger = get_logger("queue")
 
 
 async def begin_once(lane: Lane, sink_id: str) -> Begun:
-    """Create the row of a sink that is used for one transaction: the driver does, no task may.
+    """Create the row of a sink that is used for one transaction.
+
+    The driver calls this; no task may.
 
     If the INSERT was sent more than once, a copy of it may land long after the row was removed, and
-    bring the very same row back. So the row is then written once more, by a CAS that makes no row:
-    what that wrote never comes back [T3].
+    bring the very same row back. So the row is then written once more, by a CAS that creates no
+    row: a row that it wrote never comes back [T3].
 
     Raises:
-        SinkFenced: The row is somebody else's: sink ids of one transaction are not used twice.
+        SinkFenced: The row belongs to another writer: such sink ids are not used twice.
     """
     sinks = lane.store.sinks
     who = Identity(sink_id=sink_id, lane=lane.first.lane_id)
@@ -69,7 +74,7 @@ async def begin_once(lane: Lane, sink_id: str) -> Begun:
 
 
 def begun(who: Identity, outcome: Applied[SinkRow]) -> Begun:
-    """The transaction of a row that was just written, by a CAS that was sent once."""
+    """Return the transaction of a row that was just written, by a CAS that was sent once."""
     return Begun(who=who, epoch=outcome.now.value.epoch, writer=outcome.now.version.writer)
 
 
@@ -77,8 +82,8 @@ async def admit_once(lane: Lane, once: Begun) -> WriteUnder:
     """Admit a task of such a transaction before it writes anything: one serial read.
 
     Raises:
-        SinkFenced: It was ended, because it gave no sign of life.
-        QueueDeleted: The queue is another one than when it was begun [T6].
+        SinkFenced: The transaction was ended, because its writer was silent for too long.
+        QueueDeleted: The queue is not the one in which the transaction was begun [T6].
     """
     _check_lane(lane, once.who)
     stored = await lane.store.sinks.read_serial(once.who.sink_id)
@@ -90,16 +95,16 @@ async def admit_once(lane: Lane, once: Begun) -> WriteUnder:
 async def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) -> int:
     """Make such a transaction visible, whole and once; then roll it forward.
 
-    Its CAS is conditional on the row as it was begun and is never tried on another: if a row was
-    removed and is born again, its write may be in the queue already [T3].
+    Its CAS is conditional on the row as it was begun and is never tried on another row. If a row
+    was removed and is born again, its write may be in the queue already [T3].
 
     Returns:
-        How many messages this call made visible.
+        The number of messages that this call made visible.
 
     Raises:
-        SinkFenced: Another client ended it; nothing of it is visible.
+        SinkFenced: Another client ended the transaction; none of its messages is visible.
         QueueDeleted: The queue is gone, with what was written.
-        CasAmbiguous: The answer was lost, and so is all evidence: it may be in the queue.
+        CasAmbiguous: The answer was lost, and so is all evidence: the write may be in the queue.
     """
     if not results:
         return 0
@@ -127,7 +132,7 @@ async def admit(
     *,
     refuse_second_write: bool = False,
 ) -> Admission:
-    """Admit a task before it writes anything: one serial read, the first time one LWT.
+    """Admit a task before it writes anything: one serial read, and one LWT the first time.
 
     Raises:
         SinkIdReused, SinkFenced, SinkDiverged: See `model.sink_txn.admit`.
@@ -156,12 +161,12 @@ async def commit(
     Idempotent: a batch that is committed already is not committed again.
 
     Returns:
-        How many messages this call made visible.
+        The number of messages that this call made visible.
 
     Raises:
-        SinkIdReused, SinkFenced, SinkDiverged: Nothing of the batch is visible.
+        SinkIdReused, SinkFenced, SinkDiverged: No message of the batch is visible.
         QueueDeleted: The queue is gone, with what was written; or another one has its name.
-        CasAmbiguous: It may be committed: a restart finds out and carries on.
+        CasAmbiguous: The batch may be committed: a restart finds out and carries on.
     """
     if not results:
         return 0
@@ -201,11 +206,11 @@ async def commit(
 
 
 async def forget(lane: Lane, sink_id: str) -> None:
-    """Let a new checkpoint use this sink id; what was undecided becomes void.
+    """Let a new checkpoint use this sink id. Undecided buckets become void.
 
     Raises:
-        SinkIdReused: It belongs to another queue that is alive: what it has committed there may
-            still wait to be rolled forward, and would be void.
+        SinkIdReused: The sink id belongs to another queue that is alive. Buckets that it has
+            committed there may still wait to be rolled forward, and would become void.
     """
     async for _ in lane.attempts():
         stored = await lane.store.sinks.read_serial(sink_id)
@@ -237,7 +242,7 @@ def _check_lane(lane: Lane, *whos: Identity) -> None:
 
 
 async def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row: SinkRow) -> bool:
-    """Whether a commit took effect, as its CAS says, or else its effects."""
+    """Whether a commit took effect, by its CAS, or else by its effects."""
     match outcome:
         case Applied():
             return True
@@ -254,15 +259,15 @@ async def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row
 async def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     """Whether a commit took effect whose row was removed before its answer came [T9].
 
-    A row is removed when all it lists is visible, and what it does not list is void from then on:
-    any one of the buckets tells (G5).
+    A row is removed when all listed buckets are visible. Buckets that it does not list are void
+    from then on, so any one of the buckets tells (G5).
 
     Raises:
         CasAmbiguous: They are all dropped.
     """
     if not row.listed.runs:
         return True
-    # The highest of each lane: whatever is dropped is below its repair pointer.
+    # Look at the highest bucket of each lane: dropped buckets are below the repair pointer.
     for place in {run.lane: Place(run.lane, run.last) for run in row.listed.runs}.values():
         its_lane = lane.sibling(place.lane)
         stored = await its_lane.buckets.read(place.bucket)
@@ -290,7 +295,7 @@ async def _committed(
     *,
     seen: Callable[[], Awaitable[Seen]],
 ) -> int:
-    """Do what is left for a batch that is committed."""
+    """Complete a batch that is committed."""
     await _roll_forward_if_possible(lane, who.sink_id, row, seen)
     event(
         _logger,
@@ -308,11 +313,11 @@ async def _committed(
 async def _roll_forward_if_possible(
     lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Awaitable[Seen]]
 ) -> None:
-    """Roll forward; a failure after the commit must not make anybody write the batch again.
+    """Roll forward; a failure after the commit must not make the caller write the batch again.
 
     The next reader, commit or repair carries on where this stops. But a queue that was deleted
-    meanwhile may have taken the batch along: the repair pointer is read after the commit, and
-    then its writer gets an error [T6].
+    meanwhile may have taken the batch along: the repair pointer is read after the commit, and then
+    the writer gets an error [T6].
     """
     try:
         await lane.read_pointers()

@@ -1,7 +1,7 @@
-"""Write one task attempt's buckets in bulk, from reservation to ``prepared`` (design 8). I7.
+"""Write one task attempt's buckets in bulk, from reservation to ``prepared``. Holds I7.
 
-Buckets belong to an attempt: it reserves them, writes them and names them in its result; an attempt
-that loses is not listed, so its buckets become void [P8].
+Each attempt has buckets of its own: it reserves them, writes them and names them in its result. The
+buckets of an attempt that loses are not listed, so they become void [P8]. See docs/design/sink.md.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkWriter
 
 MOST_AHEAD = 4
-"""The most buckets that are opened ahead: each one that is not needed costs two LWTs."""
+"""The maximum number of buckets that are opened ahead: each unneeded one costs two LWTs."""
 
 LARGEST_BLOCK = 8
 """A task's reservations grow 1, 2, 4, 8 buckets: few LWTs on the one monoton row for a large
-partition, few unused buckets for a small one. If it is known how many it will need, the first one
-is for so many."""
+partition, few unused buckets for a small one. If the number of needed buckets is known, the first
+reservation takes that many."""
 
 LAST_WORDS_S: Final = 2.0
-"""How long a task that has failed waits for each statement that gives its empty buckets back."""
+"""A failed task waits this long for each statement that gives its empty buckets back."""
 
 HALF = 0.5
 LEAST_S = 1e-3
@@ -53,10 +53,9 @@ _logger = get_logger("queue")
 
 
 class BulkWriter:
-    """One task attempt's chunks, in buckets of its own. Use as a context manager, in one thread.
+    """The chunks of one task attempt, in buckets of its own. Use it as a context manager.
 
-    Whatever number of lanes it writes to, what is under way at once is limited for all of them
-    together: the limit is one task's.
+    However many lanes it writes to, one limit holds for all statements that it has in flight.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class BulkWriter:
         self._lanes: dict[LaneId, LaneWriter] = {}
 
     def of(self, lane_id: LaneId) -> LaneWriter:
-        """The writer into one lane of the queue; always the same for a lane."""
+        """Return the writer into one lane of the queue; always the same one for a lane."""
         if lane_id not in self._lanes:
             self._lanes[lane_id] = LaneWriter(
                 self._lane.sibling(lane_id),
@@ -93,7 +92,7 @@ class BulkWriter:
         return self._lanes[lane_id]
 
     async def finish(self) -> tuple[tuple[Place, int], ...]:
-        """Prepare what is left, give back what was not needed, return what was written.
+        """Prepare the last buckets, give back unneeded ones, and return the written ones.
 
         Returns:
             (place, messages in it) of every bucket.
@@ -104,7 +103,7 @@ class BulkWriter:
         writers = list(self._lanes.values())
         for writer in writers:
             await writer.close()
-        # Beside the last chunks: no further one follows.
+        # Runs beside the last chunks: no further chunk follows.
         given_back = [_begun(writer.give_back()) for writer in writers]
         await self._chunks.flush()
         written = [bucket for writer in writers for bucket in await writer.finish()]
@@ -113,18 +112,19 @@ class BulkWriter:
         return tuple(written)
 
     async def __aenter__(self) -> Self:
-        """Return the writer; what it has begun ends with the block."""
+        """Return the writer. Work that it has begun ends with the block."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """End what was begun. Without `finish` the buckets stay undecided, and become void later.
+        """End all work that was begun.
 
-        Those without a chunk are given back now: the next attempt may commit at once, and readers
-        would wait for them until the gap timeout (I10).
+        Without `finish` the buckets stay undecided, and become void later. Buckets without a chunk
+        are given back now: the next attempt may commit at once, and readers would wait for these
+        buckets until the gap timeout (I10).
         """
         for writer in self._lanes.values():
             await writer.rest()
-        # After `finish` there is nothing left to give back.
+        # After `finish`, nothing is left to give back.
         with suppress(CassieqError), self._lane.store.session.within(each_s=LAST_WORDS_S):
             for writer in self._lanes.values():
                 await writer.give_back()
@@ -133,7 +133,7 @@ class BulkWriter:
 class LaneWriter:
     """Writes a task attempt's encoded chunks into one lane; made by `BulkWriter.of`.
 
-    The next bucket is opened, and the last one prepared, while chunks of the present one are
+    The next bucket is opened, and the last one prepared, while chunks of the current one are
     written: LWTs cost latency, not throughput.
     """
 
@@ -163,18 +163,19 @@ class LaneWriter:
         self._preparing: list[asyncio.Task[tuple[Place, int]]] = []
 
     async def begin(self, expected: int = 0) -> None:
-        """A chunk follows soon: its bucket is opened meanwhile.
+        """Open the first bucket, because a chunk follows soon.
 
         Args:
-            expected: How many buckets will probably be filled in all: so many are reserved at once,
-                as far as that is allowed, and no more opened ahead. 0: unknown.
+            expected: The number of buckets that will probably be filled in all. As many are
+                reserved at once, as far as that is allowed, and no more are opened ahead. 0 means
+                unknown.
         """
         if self._current is None and not self._next:
             self._expected = expected
             self._next.append(_begun(self._open()))
 
     def capacity(self) -> int:
-        """How many messages the present bucket still takes: 1 or more."""
+        """Return how many messages the current bucket still takes: 1 or more."""
         if self._current is None:
             return self._lane.bucket_size
         return self._lane.bucket_size - self._current.count
@@ -183,16 +184,17 @@ class LaneWriter:
         """Write one chunk of ``count`` messages, at most `capacity`.
 
         Args:
-            due_us: When each message may be delivered, cluster µs; 0 or None: at once.
+            due_us: The time from which each message may be delivered, in cluster µs; 0 or None: at
+                once.
 
         Raises:
-            ValueError: The bucket has no room for so many: the packer did not ask. Nothing of them
+            ValueError: The bucket has no room for as many messages: the packer did not ask. Nothing
                 is written.
             StoreTimeout, StoreUnavailable: A chunk could not be stored.
-            SinkFenced: Somebody closed a bucket of ours: the transaction was aborted.
+            SinkFenced: Another client closed a bucket of ours: the transaction was aborted.
         """
         if not 1 <= count <= self.capacity():
-            # The ids beyond a bucket's last one belong to the next bucket [T1].
+            # The ids after a bucket's last one belong to the next bucket [T1].
             raise ValueError(
                 f"a chunk of {count} messages, where there is room for {self.capacity()}"
             )
@@ -222,12 +224,15 @@ class LaneWriter:
             self._open_ahead(current)
 
     async def close(self) -> None:
-        """Prepare the present bucket once its chunks are stored. A later chunk opens another."""
+        """Prepare the current bucket once its chunks are stored.
+
+        A later chunk opens another bucket.
+        """
         if self._current is not None:
             await self._close_current(self._current)
 
     async def rest(self) -> None:
-        """Wait until nothing that was begun is under way."""
+        """Wait until the preparations that were begun have ended."""
         if self._preparing:
             await asyncio.wait(self._preparing)
 
@@ -244,7 +249,7 @@ class LaneWriter:
         return taken
 
     def _open_ahead(self, current: OpenBucket) -> None:
-        """Open just so far ahead that no chunk waits for an LWT, by the times of both so far."""
+        """Open buckets only so far ahead that no chunk waits for an LWT, by the times so far."""
         fullness = max(
             current.count / self._lane.bucket_size, current.size_bytes / self._bucket_bytes
         )
@@ -259,7 +264,10 @@ class LaneWriter:
             self._next.append(_begun(self._open()))
 
     async def _close_current(self, current: OpenBucket) -> None:
-        """Prepare a bucket once its last chunk is stored; the next one's are sent meanwhile."""
+        """Prepare a bucket once its last chunk is stored.
+
+        The next bucket's chunks are sent meanwhile.
+        """
         self._current = None
         self._filled += 1
         self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
@@ -272,7 +280,8 @@ class LaneWriter:
     async def _open(self) -> OpenBucket:
         """Insert ``writing``, then read L [P5].
 
-        If it is below L, or refused, the bucket was closed already, and another is taken [R11].
+        If the bucket is below L, or the insert is refused, the bucket was closed already, and
+        another one is taken [R11].
         """
         lane = self._lane
         began = lane.clock.monotonic()
@@ -292,9 +301,9 @@ class LaneWriter:
             event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
 
     async def give_back(self) -> None:
-        """Void what was reserved and not used: otherwise readers wait for the gap timeout (I10).
+        """Void unused buckets; otherwise readers wait for the gap timeout (I10).
 
-        Only to be tidy: what fails is left to readers and repair.
+        This is only to be tidy: readers and repair take care of those that fail here.
         """
         lane = self._lane
         unneeded: list[OpenBucket] = []
@@ -304,7 +313,7 @@ class LaneWriter:
                 unneeded.append(await future)
             except (CassieqError, LaneEnded) as error:
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
-        # Nothing else is under way in this lane: the block does not change any more.
+        # Nothing else is running in this lane: the block does not change any more.
         sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
         unused = rules.unused(sink, now_us=lane.clock.now_us())
         todo: list[Callable[[], Awaitable[object]]] = [partial(self._void, one) for one in unneeded]
@@ -325,9 +334,9 @@ class LaneWriter:
 
 
 def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Begin something beside the chunks; whoever has the task waits for it."""
+    """Begin work beside the chunks. The caller that keeps the task waits for it."""
     task = asyncio.get_running_loop().create_task(work)
-    # What fails is raised where it is waited for, if that comes to be.
+    # A failure is raised where the task is awaited, if that ever happens.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return task
 
@@ -335,14 +344,14 @@ def _begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 class Meter:
     """Measures costs from its creation on.
 
-    It also counts what runs beside it in the process; Spark's tasks have a process each.
+    It also counts other work of the same process; each Spark task has a process of its own.
     """
 
     def __init__(self) -> None:
         self._began = _counted()
 
     def read(self) -> Costs:
-        """The costs since then."""
+        """Return the costs since the creation."""
         began, now = self._began, _counted()
         return Costs(
             chunks=now.chunks - began.chunks,

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.requests import Request
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.sending import Sending
 
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
@@ -99,8 +97,6 @@ class Call:
     gate: Gate
     principal: Principal
     backend: Backend
-    waiting: Waiting
-    sending: Sending
     queue: str
     query: Any
     body: Any
@@ -110,7 +106,7 @@ class Call:
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""
         leased, self.leased = self.leased, []  # it happens in the background
-        self.waiting.give_back(self.queue, leased)
+        self.backend.give_back(self.queue, leased)
 
     def target(self, name: str) -> str:
         """A queue that messages shall go to, as the client knows it.

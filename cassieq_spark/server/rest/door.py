@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.sending import Sending
 
 REQUEST_ID: Final = "Cassieq-Request-Id"
 
@@ -48,10 +46,8 @@ _logger = get_logger("server")
 class RestDoor:
     """The ASGI application of the REST door, below its prefix."""
 
-    def __init__(self, backend: Backend, waiting: Waiting, sending: Sending, gate: Gate) -> None:
+    def __init__(self, backend: Backend, gate: Gate) -> None:
         self._backend = backend
-        self._waiting = waiting
-        self._sending = sending
         self._gate = gate
         self._router = Router(routes=routes(OPERATIONS, self.answer), redirect_slashes=False)
 
@@ -91,8 +87,6 @@ class RestDoor:
             request=request,
             principal=principal,
             backend=self._backend,
-            waiting=self._waiting,
-            sending=self._sending,
             queue="" if own_name is None else principal.full_name(own_name),
             query=from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),

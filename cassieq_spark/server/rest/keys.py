@@ -12,7 +12,6 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.problems import Refusal
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import NewKey
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 async def list_keys(call: Call) -> Answer:
     """Oldest first; no secret is read."""
     account = _administered(call)
-    found = await call.gate.administer(lambda admin, _: portal.run(admin.keys(account)))
+    found = await call.gate.administer(lambda admin, _: admin.keys(account))
     return Answer(body={"keys": [one.to_plain() for one in found]})
 
 
@@ -30,9 +29,7 @@ async def create(call: Call) -> Answer:
     """Its secret is in this answer, and nowhere else."""
     account, grants = _administered(call, by_key=True), call.body.as_grants()
     return _made(
-        await call.gate.administer(
-            lambda admin, master: portal.run(admin.new_key(account, grants, master))
-        )
+        await call.gate.administer(lambda admin, master: admin.new_key(account, grants, master))
     )
 
 
@@ -40,9 +37,7 @@ async def rotate(call: Call) -> Answer:
     """The old key stays valid until it is deleted."""
     account, key_id = _administered(call, by_key=True), _key_of(call)
     return _made(
-        await call.gate.administer(
-            lambda admin, master: portal.run(admin.rotate(account, key_id, master))
-        )
+        await call.gate.administer(lambda admin, master: admin.rotate(account, key_id, master))
     )
 
 
@@ -52,9 +47,7 @@ async def change(call: Call) -> Answer:
     if not is_enabled:
         _spare_own(call, key_id)
     await call.gate.administer(
-        lambda admin, _: portal.run(
-            admin.set_enabled(account, is_enabled=is_enabled, key_id=key_id)
-        )
+        lambda admin, _: admin.set_enabled(account, is_enabled=is_enabled, key_id=key_id)
     )
     return Answer(body=None, status=204)
 
@@ -63,7 +56,7 @@ async def delete(call: Call) -> Answer:
     """For good."""
     account, key_id = _administered(call), _key_of(call)
     _spare_own(call, key_id)
-    await call.gate.administer(lambda admin, _: portal.run(admin.delete_key(account, key_id)))
+    await call.gate.administer(lambda admin, _: admin.delete_key(account, key_id))
     return Answer(body=None, status=204)
 
 

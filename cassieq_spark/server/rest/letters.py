@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.letters import conditions, letter_as_object
+from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.messages import listed
+from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -22,11 +25,18 @@ async def show(call: Call) -> Answer:
     query = call.query
     is_wanted = conditions(_where(call, query.where), query.before, query.after, mark="")
 
-    def work() -> list[Message]:
-        found = filter(is_wanted, call.backend.client.browse(call.queue))
-        return list(islice(found, query.max))
+    async def chosen() -> list[Message]:
+        found: list[Message] = []
+        lane = await open_lane(call.backend.store, QueueName(call.queue))
+        async for one in browse(lane):
+            if is_wanted(one):
+                found.append(one)
+            if len(found) == query.max:
+                break
+        return found
 
-    return await listed(call, await call.backend.run(work), partial(_shown, call))
+    found = await call.backend.reading(lambda: call.backend.run(lambda: portal.asked(chosen())))
+    return await listed(call, found, partial(_shown, call))
 
 
 async def redrive(call: Call) -> Answer:
@@ -37,8 +47,8 @@ async def redrive(call: Call) -> Answer:
         is_wanted = conditions(_where(call, given.where), given.before, given.after, mark="")
     to = None if given.to is None else call.target(given.to)
 
-    def work() -> dict[str, Any]:
-        done = call.backend.client.redrive(
+    async def work() -> dict[str, Any]:
+        done = await call.backend.client.redrive(
             call.queue,
             where=is_wanted,
             to=to,
@@ -49,8 +59,6 @@ async def redrive(call: Call) -> Answer:
         return done.to_dict()
 
     found = await call.backend.run(work)
-    for target in found["by_target"]:
-        call.waiting.put(target)
     found["queue"] = call.principal.own_name(found["queue"])
     found["by_target"] = {
         call.principal.own_name(one): count for one, count in found["by_target"].items()

@@ -9,12 +9,12 @@ from urllib.parse import quote, unquote
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import show_time
+from cassieq_spark.server import outgoing
 from cassieq_spark.server.departing import unless_gone
 from cassieq_spark.server.large import as_json
 from cassieq_spark.server.rest.call import JSON, RAW, Answer
 from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage, sent_headers
 from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
-from cassieq_spark.server.sending import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,24 +42,20 @@ async def put(call: Call) -> Answer:
     query: PutOne = call.query
     headers = sent_headers(_headers(call.request))
     arguments.check_extras(query.tag, headers)
-    outgoing = _outgoing(query, arguments.body(call.body), headers)
-    (found,) = await call.sending.put(call.queue, [outgoing])
+    message = _outgoing(query, arguments.body(call.body), headers)
+    (found,) = await outgoing.put(call.backend, call.queue, [message])
     if isinstance(found, Exception):
         raise found
-    if outgoing.is_visible:
-        call.waiting.put(call.queue)
     return Answer(body=_result(found), status=200 if found.duplicate else 201)
 
 
 async def put_many(call: Call) -> Answer:
     """Not all or nothing: each message has its own result."""
-    messages: list[PutMessage] = call.body.messages
-    outgoing = [_outgoing(one, one.body, one.headers) for one in messages]
-    found = await call.sending.put(call.queue, outgoing)
+    given: list[PutMessage] = call.body.messages
+    messages = [_outgoing(one, one.body, one.headers) for one in given]
+    found = await outgoing.put(call.backend, call.queue, messages)
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
-    if any(one.is_visible for one in outgoing):
-        call.waiting.put(call.queue)
     results = [
         {"problem": problem_of(one)} if isinstance(one, Exception) else _result(one)
         for one in found
@@ -79,11 +75,11 @@ async def next_messages(call: Call) -> Answer:
         applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
 
     async def lease() -> Answer:
-        found = await call.waiting.receive(
+        found = await call.backend.receive(
             call.queue,
-            at_most=query.max,
-            visibility_s=query.visibility_timeout,
-            wait_s=wait_s or 0.0,
+            query.max,
+            wait=wait_s or 0.0,
+            visibility_timeout=query.visibility_timeout,
             priority_at_least=query.priority_at_least,
         )
         call.leased.extend(found)
@@ -99,7 +95,10 @@ async def next_messages(call: Call) -> Answer:
 
 async def peek(call: Call) -> Answer:
     """They stay visible, and have no receipt."""
-    found = await call.backend.on_queue(call.queue, lambda queue: queue.peek(call.query.max))
+    backend, most = call.backend, call.query.max
+    found = await backend.reading(
+        lambda: backend.on_queue(call.queue, lambda queue: queue.peek(most))
+    )
     return await listed(call, found, shown)
 
 
@@ -127,8 +126,8 @@ def _result(put: PutResult) -> dict[str, Any]:
     return {**found, "duplicate": True} if put.duplicate else found
 
 
-def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> Outgoing:
-    return Outgoing(
+def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> outgoing.Outgoing:
+    return outgoing.Outgoing(
         body=body,
         headers=headers,
         delay_s=given.delay,

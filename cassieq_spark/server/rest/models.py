@@ -18,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from cassieq_spark.aio.waiting import MOST_AT_ONCE
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.dead_letter import is_own
@@ -39,6 +38,7 @@ from cassieq_spark.queue.inspect.letters import KEYS
 from cassieq_spark.server.rest.fields import Ranged, Strict, wrong_alone
 
 MOST_IN_BATCH: Final = 1_000
+MOST_AT_ONCE: Final = 200
 MOST_WAIT_S: Final = 60.0
 MOST_SHOWN: Final = 1_000
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import (
     AccessDenied,
     AccountNotFound,
@@ -29,6 +28,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
+from cassieq_spark.server.turns import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

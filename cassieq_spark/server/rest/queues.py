@@ -11,8 +11,8 @@ from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.rest.call import Answer
 
 if TYPE_CHECKING:
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.model.rights import Principal
-    from cassieq_spark.queue.handle import Queue
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.rest.call import Call
 
@@ -22,8 +22,8 @@ TARGET: Final = "dead_letter_queue"
 async def own_names(backend: Backend, principal: Principal, prefix: str) -> list[str]:
     """The queues that somebody may see, as he names them, in order."""
 
-    def work() -> list[str | None]:
-        found = backend.client.queues()
+    async def work() -> list[str | None]:
+        found = await backend.client.queues()
         return [
             principal.own_name(one.name) for one in found if principal.may(Right.INFO, one.name)
         ]
@@ -32,7 +32,7 @@ async def own_names(backend: Backend, principal: Principal, prefix: str) -> list
     return sorted(name for name in names if name is not None and name.startswith(prefix))
 
 
-def settings_of(queue: Queue, principal: Principal) -> dict[str, Any]:
+def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
     """A queue's settings, with the dead-letter queue as its owner names it."""
     settings = queue.settings.by_option()
     if settings[TARGET] is not None:
@@ -57,8 +57,8 @@ async def create(call: Call) -> Answer:
     settings = _settings(call)
     labels: dict[str, str] = call.body.labels
 
-    def work() -> tuple[Queue, bool]:
-        made, is_new = call.backend.client.find_or_create_queue(
+    async def work() -> tuple[AsyncQueue, bool]:
+        made, is_new = await call.backend.client.find_or_create_queue(
             call.queue, labels=labels, **settings
         )
         return call.backend.keep(made), is_new
@@ -70,8 +70,8 @@ async def create(call: Call) -> Answer:
 async def show(call: Call) -> Answer:
     """Its settings and labels, as they are now."""
 
-    def work() -> Queue:
-        return call.backend.keep(call.backend.client.queue(call.queue))
+    async def work() -> AsyncQueue:
+        return call.backend.keep(await call.backend.client.queue(call.queue))
 
     return Answer(body=_shown(call, await call.backend.run(work)))
 
@@ -83,13 +83,13 @@ async def alter(call: Call) -> Answer:
     if not settings and not labels:
         raise OptionInvalid("the body has neither settings nor labels. Give what is to change")
 
-    def work() -> Queue:
+    async def work() -> AsyncQueue:
         client = call.backend.client
         if settings:
-            call.backend.keep(client.alter_queue(call.queue, **settings))
+            call.backend.keep(await client.alter_queue(call.queue, **settings))
         if labels:
-            call.backend.keep(client.label_queue(call.queue, labels))
-        return call.backend.handle(call.queue)
+            call.backend.keep(await client.label_queue(call.queue, labels))
+        return await call.backend.handle(call.queue)
 
     return Answer(body=_shown(call, await call.backend.run(work)))
 
@@ -124,7 +124,7 @@ def _settings(call: Call) -> dict[str, Any]:
     return found
 
 
-def _shown(call: Call, queue: Queue) -> dict[str, Any]:
+def _shown(call: Call, queue: AsyncQueue) -> dict[str, Any]:
     return {
         "name": call.principal.own_name(queue.name),
         "created_at": show_time(queue.created_at),

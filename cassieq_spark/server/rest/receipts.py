@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,12 +21,12 @@ from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.settling import acks, each, failures
+from cassieq_spark.server.settling import Failure, acks, each, failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.server.rest.call import Call
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,21 +36,20 @@ async def ack(call: Call) -> Answer:
     """They are done."""
     receipts: list[str] = call.body.receipts
 
-    def work(queue: Queue) -> list[dict[str, Any]]:
-        return [
-            _refused(receipt, verdict)
-            if isinstance(verdict, Exception)
-            else {"receipt": receipt, "verdict": str(verdict)}
-            for receipt, verdict in zip(receipts, acks(receipts, queue), strict=True)
-        ]
-
-    return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
+    verdicts = await call.backend.on_queue(call.queue, partial(acks, receipts))
+    results = [
+        _refused(receipt, verdict)
+        if isinstance(verdict, Exception)
+        else {"receipt": receipt, "verdict": str(verdict)}
+        for receipt, verdict in zip(receipts, verdicts, strict=True)
+    ]
+    return Answer(body={"results": results})
 
 
 async def ack_one(call: Call) -> Answer:
     """As an ack of several, but the verdict is the status."""
     receipt: str = call.request.path_params["receipt"]
-    (verdict,) = await call.backend.on_queue(call.queue, lambda queue: acks([receipt], queue))
+    (verdict,) = await call.backend.on_queue(call.queue, partial(acks, [receipt]))
     if isinstance(verdict, ReceiptInvalid):
         raise verdict
     if verdict is Verdict.STALE:
@@ -68,15 +68,13 @@ async def extend(call: Call) -> Answer:
     seconds: float = call.body.visibility_timeout
     until: list[datetime] = []
 
-    def settle(queue: Queue, receipts: list[str]) -> None:
-        until.append(queue.extend(receipts, seconds))
+    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
+        until.append(await queue.extend(receipts, seconds))
 
     results = await _settled(call, "extended", settle)
     for one in results:
         if one["verdict"] == "extended" and seconds and until:
             one["visible_until"] = show_time(until[0])
-    if not seconds:
-        call.waiting.put(call.queue)
     return Answer(body={"results": results})
 
 
@@ -84,21 +82,18 @@ async def release(call: Call) -> Answer:
     """Anybody may get them, at once or after the delay."""
     given = call.body
 
-    def settle(queue: Queue, receipts: list[str]) -> None:
-        queue.release(receipts, delay=given.delay, is_counted=given.is_counted)
+    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
+        await queue.release(receipts, delay=given.delay, is_counted=given.is_counted)
 
-    results = await _settled(call, "released", settle)
-    if not given.delay:
-        call.waiting.put(call.queue)
-    return Answer(body={"results": results})
+    return Answer(body={"results": await _settled(call, "released", settle)})
 
 
 async def reject(call: Call) -> Answer:
     """Repair moves them to the dead-letter queue, with the reason."""
     reason: str = call.body.reason
 
-    def settle(queue: Queue, receipts: list[str]) -> None:
-        queue.reject(receipts, reason=reason)
+    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
+        await queue.reject(receipts, reason=reason)
 
     return Answer(body={"results": await _settled(call, "rejected", settle)})
 
@@ -106,20 +101,17 @@ async def reject(call: Call) -> Answer:
 async def update(call: Call) -> Answer:
     """Each has its own verdict."""
 
-    def one(queue: Queue, given: Any) -> dict[str, Any]:
+    async def one(queue: AsyncQueue, given: Any) -> dict[str, Any]:
         try:
-            after = _updated(queue, given.receipt, given.body, given.visibility_timeout)
+            after = await _updated(queue, given.receipt, given.body, given.visibility_timeout)
         except (ReceiptExpired, ReceiptInvalid, StoreError, UsageError) as error:
             return _refused(given.receipt, error)
         return {"receipt": given.receipt, "verdict": "updated", **after}
 
-    def work(queue: Queue) -> list[dict[str, Any]]:
-        return [one(queue, given) for given in call.body.updates]
+    async def work(queue: AsyncQueue) -> list[dict[str, Any]]:
+        return [await one(queue, given) for given in call.body.updates]
 
-    results = await call.backend.on_queue(call.queue, work)
-    if any(one.visibility_timeout == 0 for one in call.body.updates):
-        call.waiting.put(call.queue)
-    return Answer(body={"results": results})
+    return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
 
 
 async def update_one(call: Call) -> Answer:
@@ -127,21 +119,18 @@ async def update_one(call: Call) -> Answer:
     receipt: str = call.request.path_params["receipt"]
     seconds: float | None = call.query.visibility_timeout
 
-    def work(queue: Queue) -> dict[str, str | None]:
-        return _updated(queue, receipt, call.body, seconds)
-
-    found = await call.backend.on_queue(call.queue, work)
-    if seconds == 0:
-        call.waiting.put(call.queue)
+    found = await call.backend.on_queue(
+        call.queue, lambda queue: _updated(queue, receipt, call.body, seconds)
+    )
     return Answer(body={"receipt": found["new_receipt"], "visible_until": found["visible_until"]})
 
 
-def _updated(
-    queue: Queue, receipt: str, body: bytes | None, seconds: float | None
+async def _updated(
+    queue: AsyncQueue, receipt: str, body: bytes | None, seconds: float | None
 ) -> dict[str, str | None]:
     if body is None and seconds is None:
         raise OptionInvalid("an update has neither body nor visibility_timeout. Give one of them")
-    found = queue.update(_message(receipt), body=body, visibility_timeout=seconds)
+    found = await queue.update(_message(receipt), body=body, visibility_timeout=seconds)
     return {"new_receipt": found.receipt, "visible_until": show_time(found.visible_until)}
 
 
@@ -162,18 +151,18 @@ def _message(receipt: str) -> Message:
 
 
 async def _settled(
-    call: Call, done: str, settle: Callable[[Queue, list[str]], None]
+    call: Call, done: str, settle: Callable[[AsyncQueue, list[str]], Awaitable[None]]
 ) -> list[dict[str, Any]]:
     receipts: list[str] = call.body.receipts
 
-    def work(queue: Queue) -> list[dict[str, Any]]:
-        found = each(receipts, lambda good: failures(good, lambda these: settle(queue, these)))
-        return [
-            {"receipt": receipt, "verdict": done} if failure is None else _refused(receipt, failure)
-            for receipt, failure in zip(receipts, found, strict=True)
-        ]
+    async def work(queue: AsyncQueue) -> list[Failure]:
+        return await each(receipts, lambda good: failures(good, partial(settle, queue)))
 
-    return await call.backend.on_queue(call.queue, work)
+    found = await call.backend.on_queue(call.queue, work)
+    return [
+        {"receipt": receipt, "verdict": done} if failure is None else _refused(receipt, failure)
+        for receipt, failure in zip(receipts, found, strict=True)
+    ]
 
 
 def _refused(receipt: str, error: CassieqError) -> dict[str, Any]:

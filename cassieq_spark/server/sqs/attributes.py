@@ -17,7 +17,7 @@ from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.server.sqs.call import Call
 
@@ -97,7 +97,7 @@ class Changes:
     labels: dict[str, str | None]
 
 
-def of_queue(queue: Queue) -> Kept:
+def of_queue(queue: AsyncQueue) -> Kept:
     """Read a queue's labels."""
     return Kept(
         delay_s=_number(queue, "DelaySeconds"),
@@ -137,7 +137,7 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
     return Changes(settings=settings, labels=labels)
 
 
-def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
+def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, str]:
     """All attributes of a queue; counts only if they were read."""
     settings = queue.settings
     created = str(int(queue.created_at.timestamp()))
@@ -169,7 +169,7 @@ def shown(call: Call, queue: Queue, stats: QueueStats | None) -> dict[str, str]:
     return found
 
 
-def check_may_bury(call: Call, target: Queue, source: str) -> None:
+def check_may_bury(call: Call, target: AsyncQueue, source: str) -> None:
     """Return if the queue `target` lets `source` name it as its dead-letter queue.
 
     Raises:
@@ -208,7 +208,7 @@ def check_known(names: Iterable[str]) -> None:
         raise _unknown(unknown[0])
 
 
-def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list[str]:
+def differences(call: Call, queue: AsyncQueue, attributes: Mapping[str, str]) -> list[str]:
     """The attributes of a request that an existing queue has otherwise."""
     there = shown(call, queue, None)
     reuse = "KmsDataKeyReusePeriodSeconds"
@@ -223,7 +223,7 @@ def differences(call: Call, queue: Queue, attributes: Mapping[str, str]) -> list
     ]
 
 
-def _labels(call: Call, queue: Queue, names: Iterable[str]) -> dict[str, str]:
+def _labels(call: Call, queue: AsyncQueue, names: Iterable[str]) -> dict[str, str]:
     """The attributes among these that a queue has as labels; another door may set any label."""
     found = {}
     for name in names:
@@ -233,7 +233,7 @@ def _labels(call: Call, queue: Queue, names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _number(queue: Queue, name: str) -> int:
+def _number(queue: AsyncQueue, name: str) -> int:
     low, high, default = NUMBERS[name]
     try:
         return _whole(name, queue.labels.get(LABEL + name, ""), low, high)

@@ -14,13 +14,10 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.deleting import Deleting
     from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.sending import Sending
     from cassieq_spark.server.sqs.moves import Moves
 
 
@@ -39,9 +36,6 @@ class Call:
     gate: Gate
     request: Request
     backend: Backend
-    waiting: Waiting
-    sending: Sending
-    deleting: Deleting
     moves: Moves
     leased: list[tuple[str, list[Message]]] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
@@ -126,7 +120,7 @@ class Call:
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""
         for queue, messages in self.leased:
-            self.waiting.give_back(queue, messages)
+            self.backend.give_back(queue, messages)
         self.leased.clear()
 
     def own(self, full_name: str) -> str:

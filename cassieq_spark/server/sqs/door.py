@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.deleting import Deleting
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.rest.problems import Refusal
-    from cassieq_spark.server.sending import Sending
 
     Result = dict[str, Any] | Callable[[], dict[str, Any]]
     """The result of an action, or what makes it of large messages."""
@@ -66,14 +63,9 @@ class _Asked:
 class SqsDoor:
     """The ASGI endpoint of the SQS door."""
 
-    def __init__(
-        self, backend: Backend, waiting: Waiting, sending: Sending, deleting: Deleting, gate: Gate
-    ) -> None:
+    def __init__(self, backend: Backend, gate: Gate) -> None:
         self._backend = backend
         self._gate = gate
-        self._waiting = waiting
-        self._sending = sending
-        self._deleting = deleting
         self._moves = moves.Moves(backend)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,9 +130,6 @@ class SqsDoor:
             gate=self._gate,
             request=request,
             backend=self._backend,
-            waiting=self._waiting,
-            sending=self._sending,
-            deleting=self._deleting,
             moves=self._moves,
             failed=noted.failed,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cassieq_spark.aio.pool import Busy
 from cassieq_spark.errors import (
     AccessError,
     AuthenticationFailed,
@@ -19,6 +18,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.server.backend import COME_AGAIN
+from cassieq_spark.server.turns import Busy
 
 NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them, so

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
-from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.settlement import Extend
-from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.sending import Outgoing
+from cassieq_spark.server.outgoing import Outgoing, put
+from cassieq_spark.server.settling import acks
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received
 from cassieq_spark.server.sqs.actions import FAILURE
@@ -30,7 +28,7 @@ from cassieq_spark.server.sqs.errors import (
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.sqs.actions import Typed
     from cassieq_spark.server.sqs.call import Call
@@ -52,11 +50,9 @@ async def send(call: Call) -> dict[str, Any]:
     queue = call.queue()
     kept = settings.of_queue(await call.backend.opened(queue))
     outgoing, answer = _outgoing(call.parameters, kept)
-    (found,) = await call.sending.put(queue, [outgoing])
+    (found,) = await put(call.backend, queue, [outgoing])
     if isinstance(found, Exception):
         raise found
-    if outgoing.is_visible:
-        call.waiting.put(queue)
     return {"MessageId": found.message_id, **answer}
 
 
@@ -86,15 +82,13 @@ async def _send_all(
             f"Batch requests cannot be longer than {MOST_BATCH_BYTES} bytes. You have sent "
             f"{total} bytes.",
         )
-    put = await call.sending.put(queue, [one for one, _ in ready.values()])
-    for at, found in zip(ready, put, strict=True):
+    results = await put(call.backend, queue, [one for one, _ in ready.values()])
+    for at, found in zip(ready, results, strict=True):
         answers[at] = (
             _as_sqs(found)
             if isinstance(found, Exception)
             else {"MessageId": found.message_id, **ready[at][1]}
         )
-    if any(one.is_visible for one, _ in ready.values()):
-        call.waiting.put(queue)
     return [answers[at] for at in range(len(entries))]
 
 
@@ -113,11 +107,11 @@ async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     kept = settings.of_queue(handle)
     # Before anything is leased: it may ask the cluster, and fail.
     began_us, began_s = await call.backend.now_us(), asyncio.get_running_loop().time()
-    messages = await call.waiting.receive(
+    messages = await call.backend.receive(
         queue,
-        at_most=1 if at_most is None else at_most,
-        visibility_s=None if visibility_s is None else max(visibility_s, LEAST_VISIBILITY_S),
-        wait_s=kept.wait_s if wait_s is None else wait_s,
+        1 if at_most is None else at_most,
+        wait=kept.wait_s if wait_s is None else wait_s,
+        visibility_timeout=None if visibility_s is None else max(visibility_s, LEAST_VISIBILITY_S),
     )
     call.leased.append((queue, messages))
     if messages:
@@ -135,9 +129,7 @@ async def receive(call: Call) -> Callable[[], dict[str, Any]]:
 
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
-    queue, receipt = call.queue(), call.parameters["ReceiptHandle"]
-
-    (verdict,) = await call.deleting.ack(queue, [receipt])
+    (verdict,) = await _acked(call, call.queue(), [call.parameters["ReceiptHandle"]])
     if isinstance(verdict, ReceiptInvalid):
         raise verdict
     failure = _not_acked(verdict)
@@ -151,7 +143,7 @@ async def delete_batch(call: Call) -> dict[str, Any]:
     queue = call.queue()
 
     async def delete_all(entries: Entries) -> list[dict[str, Any] | SqsError]:
-        verdicts = await call.deleting.ack(queue, [one["ReceiptHandle"] for one in entries])
+        verdicts = await _acked(call, queue, [one["ReceiptHandle"] for one in entries])
         failures = [
             _as_sqs(one) if isinstance(one, Exception) else _not_acked(one) for one in verdicts
         ]
@@ -180,8 +172,12 @@ async def change_visibility_batch(call: Call) -> dict[str, Any]:
     return await _each(call, change_all)
 
 
+async def _acked(call: Call, queue: str, receipts: list[str]) -> list[Verdict | ReceiptInvalid]:
+    return await call.backend.on_queue(queue, partial(acks, receipts))
+
+
 async def _end_if_zero(
-    call: Call, queue: Queue, messages: Iterable[Message], visibility_s: int | None
+    call: Call, queue: AsyncQueue, messages: Iterable[Message], visibility_s: int | None
 ) -> None:
     """With a visibility timeout of 0, let anybody get the messages from now on.
 
@@ -189,14 +185,12 @@ async def _end_if_zero(
     """
     if int(queue.settings.visibility_timeout_s if visibility_s is None else visibility_s):
         return
-    receipts = [one.proof for one in messages if one.proof is not None]
 
-    def end(handle: Queue) -> None:
-        lane = handle._lane  # noqa: SLF001 - no program that holds a handle needs this
-        portal.run(settle.settle_receipts(lane, receipts, Extend(visibility_us=-EXPIRY_MARGIN_US)))
+    async def lapse(handle: AsyncQueue) -> None:
+        # No program that holds a handle needs this.
+        await portal.asked(handle._sync._lapse(messages))  # noqa: SLF001
 
-    await call.backend.on_queue(queue.name, end)
-    call.waiting.put(queue.name)
+    await call.backend.on_queue(queue.name, lapse)
 
 
 async def _extend(call: Call, queue: str, given: Entry) -> None:
@@ -212,17 +206,14 @@ async def _extend(call: Call, queue: str, given: Entry) -> None:
                 f"[{MOST_VISIBILITY_S} seconds]"
             )
 
-    def extend(handle: Queue) -> None:
-        handle.extend(given["ReceiptHandle"], seconds)
-
     try:
-        await call.backend.on_queue(queue, extend)
+        await call.backend.on_queue(
+            queue, lambda handle: handle.extend(given["ReceiptHandle"], seconds)
+        )
     except ReceiptExpired as error:
         raise SqsError(
             "MessageNotInflight", "The specified message is not in flight: its delivery has ended."
         ) from error
-    if not seconds:
-        call.waiting.put(queue)
 
 
 def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, Any]]:

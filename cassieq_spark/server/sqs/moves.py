@@ -14,7 +14,6 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark.aio.pool import Busy
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.log import event, get_logger
@@ -30,12 +29,13 @@ from cassieq_spark.server.sqs.errors import (
     out_of_range,
 )
 from cassieq_spark.server.sqs.reading import from_json
+from cassieq_spark.server.turns import Busy
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.repair.report import Redriven
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.sqs.call import Call
@@ -108,25 +108,25 @@ class Moves:
         except (CassieqError, Busy) as error:
             event(_logger, "repair_failed", queue=source, error=str(error))
 
-    def _step(self, source: str, redrive: _Redrive, note: Note) -> None:
+    async def _step(self, source: str, redrive: _Redrive, note: Note) -> None:
         """Move some messages, and note it, unless the task has been cancelled."""
         client = self._backend.client
-        labels = client.queue(source).labels
+        labels = (await client.queue(source)).labels
         if not _is_newest(note, labels):
             note["Status"] = "FAILED"
             return
         if labels.get(CANCELLED) == note["TaskHandle"]:
             note["Status"] = "CANCELLED"
         else:
-            _move(redrive, note)
-        now_ms = client.now_us() // 1_000
+            await _move(redrive, note)
+        now_ms = await client.now_us() // 1_000
         if now_ms > note[UNTIL]:
             note["Status"], note["FailureReason"] = "FAILED", LATE
-            if not _is_newest(note, client.queue(source).labels):
+            if not _is_newest(note, (await client.queue(source)).labels):
                 return  # another task has begun
         _renew(note, now_ms)
         ended = {} if note["Status"] == "RUNNING" else {CANCELLED: None}
-        client.label_queue(source, {LABEL: json.dumps(note), **ended})
+        await client.label_queue(source, {LABEL: json.dumps(note), **ended})
 
 
 def _is_newest(note: Note, labels: Mapping[str, str]) -> bool:
@@ -139,14 +139,14 @@ def _renew(note: Note, now_ms: int) -> None:
     note[UNTIL] = now_ms + SILENT_MS
 
 
-def _move(redrive: _Redrive, note: Note) -> None:
+async def _move(redrive: _Redrive, note: Note) -> None:
     left = note["ApproximateNumberOfMessagesToMove"] - note["ApproximateNumberOfMessagesMoved"]
     at_most = min(left, note.get("MaxNumberOfMessagesPerSecond", STEP))
     if not at_most:
         note["Status"] = "COMPLETED"
         return
     try:
-        done = redrive(at_most=at_most)
+        done = await redrive(at_most=at_most)
     except CassieqError as error:
         is_gone = isinstance(error, QueueNotFound)
         note["Status"] = "FAILED"
@@ -170,12 +170,12 @@ async def start(call: Call) -> dict[str, Any]:
     if rate is not None and not 1 <= rate <= MOST_A_SECOND:
         raise out_of_range("MaxNumberOfMessagesPerSecond", rate, 1, MOST_A_SECOND)
 
-    def work(queue: Queue) -> Note:
+    async def work(queue: AsyncQueue) -> Note:
         client = call.backend.client
-        if not portal.run(sources_of(client.store, queue.name)):
+        if not await portal.asked(sources_of(call.backend.store, queue.name)):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
-        now_ms = client.now_us() // 1_000
-        notes = _notes(client.queue(queue.name).labels)
+        now_ms = await client.now_us() // 1_000
+        notes = _notes((await client.queue(queue.name)).labels)
         if notes and _status(notes[0], now_ms) == "RUNNING":
             raise invalid(
                 "There is already a task running. Only one active task is allowed for a source "
@@ -186,17 +186,17 @@ async def start(call: Call) -> dict[str, Any]:
             "Status": "RUNNING",
             "SourceArn": call.parameters["SourceArn"],
             "ApproximateNumberOfMessagesMoved": 0,
-            "ApproximateNumberOfMessagesToMove": queue.stats().visible,
+            "ApproximateNumberOfMessagesToMove": (await queue.stats()).visible,
             "StartedTimestamp": now_ms,
         }
         _renew(note, now_ms)
         if rate is not None:
             note["MaxNumberOfMessagesPerSecond"] = rate
         if target is not None:
-            _open(call, target, "DestinationArn")
+            await _open(call, target, "DestinationArn")
             note["DestinationArn"] = call.parameters["DestinationArn"]
         earlier = [{**one, "Status": _status(one, now_ms)} for one in notes[: MOST_LISTED - 1]]
-        client.label_queue(
+        await client.label_queue(
             queue.name, {LABEL: json.dumps(note), EARLIER: json.dumps(earlier), CANCELLED: None}
         )
         return note
@@ -215,9 +215,9 @@ async def list_tasks(call: Call) -> dict[str, Any]:
     if not 1 <= most <= MOST_LISTED:
         raise out_of_range("MaxResults", most, 1, MOST_LISTED)
 
-    def work(queue: Queue) -> list[Note]:
+    async def work(queue: AsyncQueue) -> list[Note]:
         client = call.backend.client
-        labels, now_ms = client.queue(queue.name).labels, client.now_us() // 1_000
+        labels, now_ms = (await client.queue(queue.name)).labels, await client.now_us() // 1_000
         return [_shown(one, labels, now_ms) for one in _notes(labels)[:most]]
 
     return {"Results": await _on_source(call, source, work)}
@@ -229,15 +229,15 @@ async def cancel(call: Call) -> dict[str, Any]:
     call.principal.require_somewhere(RIGHTS[call.action])
     source = call.queue_of_arn("SourceArn", arn=_source_in(handle))
 
-    def work(queue: Queue) -> Note:
+    async def work(queue: AsyncQueue) -> Note:
         client = call.backend.client
-        notes = _notes(client.queue(queue.name).labels)
+        notes = _notes((await client.queue(queue.name)).labels)
         found = [one for one in notes if one.get("TaskHandle") == handle]
         if not found:
             raise not_found("Task does not exist.")
-        if _status(found[0], client.now_us() // 1_000) != "RUNNING":
+        if _status(found[0], await client.now_us() // 1_000) != "RUNNING":
             raise SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
-        client.label_queue(queue.name, {CANCELLED: handle})
+        await client.label_queue(queue.name, {CANCELLED: handle})
         return found[0]
 
     note = await _on_source(call, source, work)
@@ -245,16 +245,16 @@ async def cancel(call: Call) -> dict[str, Any]:
     return {moved: _shown(note, {}, 0).get(moved, 0)}
 
 
-async def _on_source(call: Call, source: str, work: Callable[[Queue], T]) -> T:
+async def _on_source(call: Call, source: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
     try:
         return await call.backend.on_queue(source, work)
     except QueueNotFound as error:
         raise no_resource("SourceArn") from error
 
 
-def _open(call: Call, name: str, parameter: str) -> None:
+async def _open(call: Call, name: str, parameter: str) -> None:
     try:
-        call.backend.client.queue(name)
+        await call.backend.client.queue(name)
     except QueueNotFound as error:
         raise no_resource(parameter) from error
 
@@ -314,4 +314,4 @@ def _shown(note: Note, labels: Mapping[str, str], now_ms: int) -> Note:
 
 
 if TYPE_CHECKING:
-    _Redrive = Callable[..., Redriven]
+    _Redrive = Callable[..., Awaitable[Redriven]]

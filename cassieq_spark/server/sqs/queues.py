@@ -17,7 +17,7 @@ from cassieq_spark.store import portal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.server.sqs.call import Call
 
 MOST_RESULTS: Final = 1_000
@@ -45,18 +45,20 @@ async def create(call: Call) -> dict[str, Any]:
     _check_count(len(tags), call.parameters["QueueName"])
     labels = {key: text for key, text in {**changes.labels, **tags}.items() if text is not None}
 
-    def work() -> None:
+    async def work() -> None:
         client = call.backend.client
         try:
-            queue, is_new = client.queue(name), False
+            queue, is_new = await client.queue(name), False
         except QueueNotFound:
             try:
-                _check_may_bury(call, changes, name)
-                queue, is_new = client.find_or_create_queue(name, labels=labels, **changes.settings)
+                await _check_may_bury(call, changes, name)
+                queue, is_new = await client.find_or_create_queue(
+                    name, labels=labels, **changes.settings
+                )
             except QueueNotFound as error:
                 raise _no_dead_letter_queue() from error
             except QueueExists:  # somebody has just created it
-                queue, is_new = client.queue(name), False
+                queue, is_new = await client.queue(name), False
         call.backend.keep(queue)
         if not is_new and (different := attributes.differences(call, queue, given)):
             raise SqsError(
@@ -77,8 +79,8 @@ async def get_url(call: Call) -> dict[str, Any]:
         raise no_queue()
     name = call.allowed(call.parameters["QueueName"])
 
-    def work() -> None:
-        call.backend.keep(call.backend.client.queue(name))
+    async def work() -> None:
+        call.backend.keep(await call.backend.client.queue(name))
 
     await call.backend.run(work)
     return {"QueueUrl": call.url(name)}
@@ -90,8 +92,8 @@ async def list_queues(call: Call) -> dict[str, Any]:
     call.visible(())
     prefix: str = call.get("QueueNamePrefix") or ""
 
-    def work() -> list[str]:
-        visible = call.visible(one.name for one in call.backend.client.queues())
+    async def work() -> list[str]:
+        visible = call.visible(one.name for one in await call.backend.client.queues())
         return [name for name in visible if call.own(name).startswith(prefix)]
 
     return _page(call, await call.backend.run(work), "QueueUrls")
@@ -101,8 +103,8 @@ async def list_sources(call: Call) -> dict[str, Any]:
     """ListDeadLetterSourceQueues: the queues whose dead letters go to this one."""
     name = call.queue()
 
-    def work(queue: Queue) -> list[str]:
-        return call.visible(portal.run(sources_of(call.backend.client.store, queue.name)))
+    async def work(queue: AsyncQueue) -> list[str]:
+        return call.visible(await portal.asked(sources_of(call.backend.store, queue.name)))
 
     found = await call.backend.on_queue(name, work)
     return {"queueUrls": [], **_page(call, found, "queueUrls")}
@@ -120,10 +122,10 @@ async def delete(call: Call) -> dict[str, Any]:
 async def purge(call: Call) -> dict[str, Any]:
     """PurgeQueue: it is done when this returns. As with SQS, it is refused for a minute then."""
 
-    def work(queue: Queue) -> None:
+    async def work(queue: AsyncQueue) -> None:
         client = call.backend.client
-        now_s = client.now_us() // 1_000_000
-        last = client.queue(queue.name).labels.get(PURGED, "")
+        now_s = await client.now_us() // 1_000_000
+        last = (await client.queue(queue.name)).labels.get(PURGED, "")
         if last in map(str, range(now_s - PURGE_EVERY_S + 1, now_s + 1)):
             raise SqsError(
                 "PurgeQueueInProgress",
@@ -131,8 +133,8 @@ async def purge(call: Call) -> dict[str, Any]:
                 f"{PURGE_EVERY_S} seconds.",
                 status=403,
             )
-        queue.purge()
-        call.backend.keep(client.label_queue(queue.name, {PURGED: str(now_s)}))
+        await queue.purge()
+        call.backend.keep(await client.label_queue(queue.name, {PURGED: str(now_s)}))
 
     await call.backend.on_queue(call.queue(), work)
     return {}
@@ -143,8 +145,8 @@ async def get_attributes(call: Call) -> dict[str, Any]:
     name = call.queue()
     wanted = attributes.wanted_of(call.get("AttributeNames"))
 
-    def work(queue: Queue) -> dict[str, str]:
-        stats = queue.stats() if wanted & {*attributes.COUNTS} else None
+    async def work(queue: AsyncQueue) -> dict[str, str]:
+        stats = await queue.stats() if wanted & {*attributes.COUNTS} else None
         return attributes.shown(call, queue, stats)
 
     known = await call.backend.on_queue(name, work)
@@ -157,19 +159,19 @@ async def set_attributes(call: Call) -> dict[str, Any]:
     name = call.queue()
     changes = attributes.changes_of(call, call.parameters["Attributes"])
 
-    def work(queue: Queue) -> None:
+    async def work(queue: AsyncQueue) -> None:
         client = call.backend.client
         if changes.settings:
             try:
-                _check_may_bury(call, changes, queue.name)
-                client.alter_queue(queue.name, **changes.settings)
+                await _check_may_bury(call, changes, queue.name)
+                await client.alter_queue(queue.name, **changes.settings)
             except QueueExists as error:
                 raise invalid(error.message) from error
             except QueueNotFound as error:
-                client.queue(queue.name)  # raises the same if it is this queue that is gone
+                await client.queue(queue.name)  # raises the same if it is this queue that is gone
                 raise _no_dead_letter_queue() from error
-        now = {attributes.MODIFIED: str(client.now_us() // 1_000_000)}
-        call.backend.keep(client.label_queue(queue.name, {**changes.labels, **now}))
+        now = {attributes.MODIFIED: str(await client.now_us() // 1_000_000)}
+        call.backend.keep(await client.label_queue(queue.name, {**changes.labels, **now}))
 
     await call.backend.on_queue(name, work)
     return {}
@@ -196,10 +198,11 @@ async def untag(call: Call) -> dict[str, Any]:
 async def list_tags(call: Call) -> dict[str, Any]:
     """ListQueueTags."""
 
-    def work(queue: Queue) -> dict[str, str]:
+    async def work(queue: AsyncQueue) -> dict[str, str]:
+        found = await call.backend.client.queue(queue.name)
         return {
             key.removeprefix(attributes.TAG): text
-            for key, text in call.backend.client.queue(queue.name).labels.items()
+            for key, text in found.labels.items()
             if key.startswith(attributes.TAG)
         }
 
@@ -216,7 +219,7 @@ async def no_permissions(call: Call) -> NoReturn:
     )
 
 
-def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> None:
+async def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> None:
     """Ask the dead-letter queue that the changes name, if they name one, whether it may be.
 
     Raises:
@@ -225,15 +228,15 @@ def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> Non
     """
     target = changes.settings.get("dead_letter_queue")
     if target is not None:
-        attributes.check_may_bury(call, call.backend.client.queue(target), source)
+        attributes.check_may_bury(call, await call.backend.client.queue(target), source)
 
 
 async def _label(call: Call, labels: dict[str, str | None]) -> None:
-    def work(queue: Queue) -> None:
+    async def work(queue: AsyncQueue) -> None:
         there = {key for key in queue.labels if key.startswith(attributes.TAG)}
         there |= {key for key, text in labels.items() if text is not None}
         _check_count(len(there), queue.name.rpartition("/")[2])
-        call.backend.keep(call.backend.client.label_queue(queue.name, labels))
+        call.backend.keep(await call.backend.client.label_queue(queue.name, labels))
 
     await call.backend.on_queue(call.queue(), work)
 

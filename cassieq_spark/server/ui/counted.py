@@ -8,11 +8,10 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cassieq_spark.aio.pool import CALLS_WAITING, Busy
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.turns import Turns
+from cassieq_spark.server.turns import Busy, Turns
 from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ REMEMBERED_S: Final = 10.0
 """How old figures may be. To count a queue costs a read for each of its buckets."""
 
 AT_ONCE: Final = 4
-"""How many queues are counted at once, in turn for each account: the other threads are for those
+"""How many queues are counted at once, in turn for each account: the other places are for those
 who send and receive."""
 
 
@@ -70,7 +69,7 @@ class Counts:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._turns = Turns(AT_ONCE, most_waiting=AT_ONCE * CALLS_WAITING)
+        self._turns = Turns(AT_ONCE)
         self._known: dict[str, _Known] = {}
 
     async def names(self, principal: Principal, prefix: str) -> list[str]:
@@ -80,8 +79,8 @@ class Counts:
             StoreError, Busy: They could not be read.
         """
 
-        def read() -> list[tuple[str, str]]:
-            found = self._backend.client.queues()
+        async def read() -> list[tuple[str, str]]:
+            found = await self._backend.client.queues()
             own = ((principal.own_name(one.name), one.name) for one in found)
             return sorted((name, full) for name, full in own if name is not None)
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.repair.report import Redriven
     from cassieq_spark.server.ui.page import Visit
 
 TOGETHER: Final = 20
@@ -128,15 +127,15 @@ async def show(visit: Visit) -> Shown:
 
     may_redrive = visit.principal.may(Right.REDRIVE, visit.queue)
 
-    def has_sources() -> bool:
-        return bool(portal.run(sources_of(visit.backend.client.store, visit.queue)))
+    async def has_sources() -> bool:
+        return bool(await sources_of(visit.backend.store, visit.queue))
 
-    def work() -> tuple[list[Message], Spot | None]:
-        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
+    async def work() -> tuple[list[Message], Spot | None]:
+        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
         found: list[Message] = []
         at, looked_at = after, 0
         while looked_at < LOOKED_AT:
-            some = portal.run(page(lane, READ_TOGETHER, after=at))
+            some = await page(lane, READ_TOGETHER, after=at)
             for one in some:
                 if is_wanted(one):
                     if len(found) == TOGETHER:
@@ -148,8 +147,9 @@ async def show(visit: Visit) -> Shown:
                 return found, None
         return found, at
 
-    found, at = await visit.backend.run(work)
-    is_for_dead = may_redrive and await visit.backend.run(has_sources)
+    backend = visit.backend
+    found, at = await backend.reading(lambda: backend.run(lambda: portal.asked(work())))
+    is_for_dead = may_redrive and await backend.run(lambda: portal.asked(has_sources()))
     return Shown(
         template="dead.html",
         values={
@@ -177,8 +177,8 @@ async def redrive(visit: Visit) -> Shown:
     chosen = None if given.all else [spot_of(one) for one in given.spot]
     is_wanted = given.condition(visit.principal) if given.all and given.given else None
 
-    def work() -> Redriven:
-        return visit.backend.client.redrive(
+    done = await visit.backend.run(
+        lambda: visit.backend.client.redrive(
             visit.queue,
             chosen,
             where=is_wanted,
@@ -186,11 +186,7 @@ async def redrive(visit: Visit) -> Shown:
             may=_itself(visit.principal).may_put,
             dry_run=not given.sure,
         )
-
-    done = await visit.backend.run(work)
-    if given.sure:
-        for target in done.by_target:
-            visit.waiting.put(target)
+    )
     targets = {
         visit.principal.own_name(name) or ANOTHER: count for name, count in done.by_target.items()
     }

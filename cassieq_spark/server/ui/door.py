@@ -30,7 +30,6 @@ from cassieq_spark.server.ui.session import Cookies
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.rates import Rates
@@ -62,7 +61,6 @@ class UiDoor:
     def __init__(
         self,
         backend: Backend,
-        waiting: Waiting,
         gate: Gate,
         repairs: RepairLog,
         rates: Rates,
@@ -75,7 +73,6 @@ class UiDoor:
             has_login: Whether accounts are checked.
         """
         self._backend = backend
-        self._waiting = waiting
         self._gate = gate
         self._repairs = repairs
         self._rates = rates
@@ -128,7 +125,6 @@ class UiDoor:
                 gate=self._gate,
                 principal=principal,
                 backend=self._backend,
-                waiting=self._waiting,
                 repairs=self._repairs,
                 rates=self._rates,
                 counts=self._counts,

@@ -65,11 +65,12 @@ async def show(visit: Visit) -> Shown:
     given: Peek = visit.given
     after = None if not given.after else spot_of(given.after)
 
-    def work() -> list[Message]:
-        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
-        return portal.run(page(lane, TOGETHER + 1, after=after))
+    async def work() -> list[Message]:
+        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
+        return await page(lane, TOGETHER + 1, after=after)
 
-    found = await visit.backend.run(work)
+    backend = visit.backend
+    found = await backend.reading(lambda: backend.run(lambda: portal.asked(work())))
     shown = [seen(one, given.show) for one in found[:TOGETHER]]
     return Shown(
         template="messages.html",

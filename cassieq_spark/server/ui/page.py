@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.requests import Request
 
-    from cassieq_spark.aio.waiting import Waiting
     from cassieq_spark.model.rights import Principal, Right
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
@@ -96,7 +95,6 @@ class Visit:
     gate: Gate
     principal: Principal
     backend: Backend
-    waiting: Waiting
     repairs: RepairLog
     rates: Rates
     counts: Counts

@@ -19,7 +19,7 @@ from cassieq_spark.server.ui.picture import STATES, chart, picture
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.handle import Queue
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.inspect.facts import LeaseFacts
     from cassieq_spark.server.ui.page import Visit
 
@@ -94,9 +94,12 @@ class Holder:
 async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
-    def work(queue: Queue) -> tuple[Queue, QueueLook]:
-        lane = portal.run(open_lane(visit.backend.client.store, QueueName(visit.queue)))
-        return queue, portal.run(look(lane, most_lanes=LANES, most_buckets=BUCKETS))
+    async def looking() -> QueueLook:
+        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
+        return await look(lane, most_lanes=LANES, most_buckets=BUCKETS)
+
+    async def work(queue: AsyncQueue) -> tuple[AsyncQueue, QueueLook]:
+        return queue, await portal.asked(looking())
 
     queue, looked = await visit.backend.on_queue(visit.queue, work)
     settings = settings_of(queue, visit.principal)

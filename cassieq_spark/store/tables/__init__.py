@@ -1,1 +1,1 @@
-"""Each file is one table of design 2: its reads, its writes, and row <-> model."""
+"""Each module is one table or two: reads, writes, and the mapping of rows to the model."""

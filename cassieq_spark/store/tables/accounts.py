@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AccountStatus(StrEnum):
-    """The phase of an account's life; keys are accepted in the first only."""
+    """The phase of an account's life; only an active account's keys are accepted."""
 
     ACTIVE = "active"
     DISABLED = "disabled"
@@ -30,8 +30,10 @@ class AccountRow:
     """One account.
 
     Attributes:
-        account_id: A later account of the same name has another one: keys do not outlive theirs.
-        key_ids: The keys that count. A key whose row is missing was not finished, or half deleted.
+        account_id: A later account of the same name has another id: keys do not outlive their
+            account.
+        key_ids: The keys that are valid. If a key's row is missing, its creation or deletion was
+            cut off.
     """
 
     name: str
@@ -62,23 +64,23 @@ class Accounts:
         self._sender = sender
 
     async def find(self, name: str) -> AccountRow | None:
-        """The row for a request: this data centre's, or if it has none, that of all."""
+        """Return the row for a request: this data centre's, or if it has none, that of all."""
         rows = await self._session.attempt(statements.FIND_ACCOUNT, (name,))
         found = _account(rows) or await self.read(name)
         return None if found is None else found.value
 
     async def read(self, name: str) -> Stored[AccountRow] | None:
-        """The row by a quorum of all data centres, which decides."""
+        """Return the row by a quorum of all data centres, which decides."""
         return _account(await self._session.run(statements.READ_ACCOUNT, (name,)))
 
     async def read_all(self) -> list[AccountRow]:
-        """Every account, by name."""
+        """Return every account, by name."""
         rows = await self._session.run(statements.LIST_ACCOUNTS)
         found = [one.value for row in rows if (one := _account([row])) is not None]
         return sorted(found, key=lambda account: account.name)
 
     async def insert(self, row: AccountRow) -> Outcome[AccountRow]:
-        """CAS from no row."""
+        """Insert the row by CAS, if there is none."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -100,7 +102,7 @@ class Accounts:
         )
 
     async def update(self, old: Stored[AccountRow], row: AccountRow) -> Outcome[AccountRow]:
-        """CAS for another status or other keys."""
+        """Write another status or other keys by CAS."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -121,7 +123,7 @@ class Accounts:
         )
 
     async def delete(self, old: Stored[AccountRow]) -> None:
-        """Remove this row; an account created under the name since stays."""
+        """Remove this row; an account that was created under the name since stays."""
         await self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
 
 
@@ -133,17 +135,17 @@ class AccountKeys:
         self._sender = sender
 
     async def find(self, key_id: str) -> KeyRow | None:
-        """The row for a request: this data centre's, or if it has none, that of all."""
+        """Return the row for a request: this data centre's, or if it has none, that of all."""
         rows = await self._session.attempt(statements.FIND_ACCOUNT_KEY, (key_id,))
         found = _key(rows) or await self.read(key_id)
         return None if found is None else found.value
 
     async def read(self, key_id: str) -> Stored[KeyRow] | None:
-        """The row by a quorum of all data centres, which decides."""
+        """Return the row by a quorum of all data centres, which decides."""
         return _key(await self._session.run(statements.READ_ACCOUNT_KEY, (key_id,)))
 
     async def insert(self, row: KeyRow) -> Outcome[KeyRow]:
-        """CAS from no row."""
+        """Insert the row by CAS, if there is none."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -167,7 +169,7 @@ class AccountKeys:
         )
 
     async def update(self, old: Stored[KeyRow], row: KeyRow) -> Outcome[KeyRow]:
-        """CAS to disable or enable."""
+        """Disable or enable the key by CAS."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (row.is_disabled, *version.columns, row.key_id, old.version.writer)
@@ -182,12 +184,12 @@ class AccountKeys:
         )
 
     async def delete(self, key_id: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         await self._sender.delete(statements.DELETE_ACCOUNT_KEY, (key_id,))
 
 
 class KeyUses:
-    """When each key was last used, within a minute or so."""
+    """The times of the keys' last uses, within a minute or so."""
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
@@ -197,13 +199,13 @@ class KeyUses:
         await self._session.attempt(statements.WRITE_KEY_USE, (key_id, at_us, at_us))
 
     async def last_us(self, key_id: str) -> int | None:
-        """When a key was last used; None: not in the last year."""
+        """Return when a key was last used; None: not in the last year."""
         row = await self._session.one(statements.READ_KEY_USE, (key_id,))
         return None if row is None else int(row.at_us)
 
 
 def _account(rows: list[Any] | None) -> Stored[AccountRow] | None:
-    """Skip a row that is gone, or in one data centre not yet whole: an update came before it."""
+    """Skip a row that is gone, or not yet whole in this data centre: an update came before it."""
     if not rows or rows[0].writer is None or rows[0].account_id is None:
         return None
     (row,) = rows

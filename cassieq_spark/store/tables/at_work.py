@@ -1,4 +1,4 @@
-"""Tables alive and leader: who is at work. They save work, and decide nothing [R3] [P29]."""
+"""Tables alive and leader: the processes at work. They save work, and decide nothing [R3] [P29]."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = get_logger("store")
 
 
 class Leaders:
-    """The leader leases, by name of the work."""
+    """The leader leases, by the name of the work."""
 
     def __init__(self, session: CqlSession, sender: CasSender) -> None:
         self._session = session
@@ -28,19 +28,19 @@ class Leaders:
     async def lead(self, name: str, holder: UUID, *, lease_s: int) -> bool:
         """Take the lease, or keep it; return whether it is ours for ``lease_s`` seconds.
 
-        A first sending whose answer was lost may have taken it: then the last look says so.
+        A first sending whose answer was lost may have taken it: the last try finds that.
         """
         return await self._keep(name, holder, lease_s) or await self._take(name, holder, lease_s)
 
     async def give_up(self, name: str, holder: UUID) -> None:
-        """Let the next process begin at once."""
+        """Give the lease up, so that the next process can take it at once."""
         await self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))
 
     async def _take(self, name: str, holder: UUID, lease_s: int) -> bool:
         # A refusal has completed every earlier CAS, so this read shows its row.
         row = await self._session.one(statements.READ_LEAD, (name,))
         now_us = self._session.clock.now_us()
-        # A row that an INSERT of an older release has made may outlive its columns.
+        # A row that was written by an INSERT of an older release may outlive its columns.
         before, since_us = (None, None) if row is None else (row.holder, row.since_us)
         if since_us is not None:
             if leads(since_us, now_us=now_us, lease_s=lease_s):
@@ -65,13 +65,13 @@ class Heartbeats:
     async def beat(self, sink_id: str, *, ttl_s: float) -> None:
         """Record that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""
         now_us = self._session.clock.now_us()
-        # Its own time is its write time, too: a node whose clock is ahead must not make one last
-        # that later ones cannot replace.
+        # Its own time is its write time, too. Otherwise a node whose clock is ahead could store a
+        # heartbeat that later ones cannot replace.
         params = (sink_id, now_us, now_us, max(1, math.ceil(ttl_s)))
         await self._session.run(statements.WRITE_ALIVE, params)
 
     async def is_alive(self, sink_id: str, *, timeout_s: float) -> bool:
-        """Whether a writer has recorded that within ``timeout_s`` seconds."""
+        """Whether a writer has recorded a heartbeat within ``timeout_s`` seconds."""
         row = await self._session.one(statements.READ_ALIVE, (sink_id,))
         now_us = self._session.clock.now_us()
         return row is not None and is_at_work(row.at_us, now_us=now_us, timeout_s=timeout_s)

@@ -41,10 +41,10 @@ class Buckets:
         self._hints = hints
 
     def as_left(self, bucket: BucketNo) -> Stored[Bucket] | None:
-        """The row as this client's last CAS has left it, to save a read before the next one.
+        """Return the row as this client's last CAS left it, to save a read before the next one.
 
-        None if that is not known, or if others have changed it lately: then a CAS would probably be
-        in vain.
+        None if that is unknown, or if others have changed the row lately: a CAS would probably
+        fail.
         """
         return self._rows.left((self._lane, bucket))
 
@@ -58,7 +58,7 @@ class Buckets:
         """Read the row by quorum; None means nothing until the repair pointer is read after (G5).
 
         Raises:
-            RowCorrupt: It is something else; the error names the bucket.
+            RowCorrupt: The row cannot be decoded; the error names the bucket.
         """
         row = await self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
@@ -66,13 +66,14 @@ class Buckets:
     async def read_many(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
-        """As `read`, for several at once; a row that cannot be read has status ``corrupt`` [T21].
+        """Read several rows at once as `read` does; an unreadable row has status ``corrupt`` [T21].
 
-        Whoever wants to change that row gets the error from `read`; the others are as they are.
+        A caller that wants to change that row gets the error from `read`; the others are not
+        affected.
 
         Returns:
-            Rows, and the errors of those not answered, though asked until a read's deadline. They
-            were asked side by side, so that one holds up no other [T5].
+            Rows, and the errors of those that stayed unanswered until a read's deadline. They are
+            read side by side, so that one delays no other [T5].
         """
         found, unread = await self.read_some(buckets)
         again = await self._session.each(self._look_at, unread)
@@ -89,9 +90,9 @@ class Buckets:
     async def read_some(
         self, buckets: Iterable[BucketNo]
     ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
-        """As `read_many`, but asked only once: rows, and the errors of those not answered [T5].
+        """Read as `read_many` does, but only once: rows, and the errors of those not answered [T5].
 
-        It is for callers that can do without a row for now: nobody waits for that one.
+        It is for callers that can do without a row for now: nobody waits for it.
         """
         return await self.begin_read_some(buckets)()
 
@@ -100,7 +101,7 @@ class Buckets:
     ) -> Callable[
         [], Awaitable[tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]
     ]:
-        """Send what `read_some` sends, without waiting; call what is returned, once."""
+        """Send the reads of `read_some`, without waiting; call the returned function, once."""
         wanted = list(buckets)
         sent = [
             self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
@@ -127,7 +128,7 @@ class Buckets:
         return None if row is None or row.writer is None else _as_seen(self._lane, bucket, row)
 
     async def insert(self, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
-        """CAS from no row: ``sealing``, ``writing`` or an unused bucket's ``void``."""
+        """Insert a row by CAS, if there is none: ``sealing``, ``writing`` or an unused ``void``."""
         sink = row.sink
 
         def bind(version: Version) -> tuple[Any, ...]:
@@ -156,7 +157,7 @@ class Buckets:
         return await self._in_turn(bucket, row, send)
 
     async def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
-        """The one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
+        """Run the one CAS that writes a manifest: ``sealed`` or ``prepared`` (I5)."""
         encoded = claims.encode(row)
         manifest = (row.manifest.encode(), row.size_bytes)
         values = (*manifest, encoded)
@@ -164,7 +165,7 @@ class Buckets:
         return await self._in_turn(bucket, row, fill, keeps=len(encoded) <= KEPT_BYTES)
 
     async def update(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
-        """A change that is no function of the row alone: to publish it, when L was read."""
+        """Write a change that is not a function of the row alone, such as a publish after L."""
         values = (claims.encode(row),)
         update = partial(self._send, statements.UPDATE_BUCKET, bucket, old.version, row, values)
         return await self._in_turn(bucket, row, update)
@@ -185,7 +186,7 @@ class Buckets:
         async with self._rows.turn((self._lane, bucket), self._port(bucket)) as leave:
             outcome = await send()
             if keeps and isinstance(outcome, Applied) and outcome.now.value is row:
-                leave(outcome.now)  # else others have changed it since
+                leave(outcome.now)  # otherwise others have changed it since
         return outcome
 
     def _port(self, bucket: BucketNo) -> _Port:
@@ -226,7 +227,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """One row, as its `RowWriter` reads and writes it."""
+    """The port of one row for its `RowWriter`."""
 
     buckets: Buckets
     hints: Hints
@@ -252,7 +253,7 @@ class _Port:
 
 
 def size_of(row: Bucket) -> int:
-    """About how many bytes a CAS on this row carries: see `model.row_limits`."""
+    """Return about how many bytes a CAS on this row carries: see `model.row_limits`."""
     return len(claims.encode(row))
 
 

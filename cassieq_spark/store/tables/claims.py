@@ -1,7 +1,7 @@
 """Column ``claims`` of table ``bucket`` holds what changes with every claim, as bytes (ADR 19).
 
 It is a map, so that a later release may add to it. Words and ids that many entries share are stored
-once, and entries refer to them by number: `model.row_limits` has the most an entry takes [T2].
+once, and entries refer to them by number: `model.row_limits` has the most bytes of an entry [T2].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 
 
 def encode(row: Bucket) -> bytes:
-    """Encode all of a row that its status does not say."""
+    """Encode all of a row that has no column of its own."""
     claims: dict[str, Any] = {
         name: runs.encode()
         for name, runs in (
@@ -58,8 +58,8 @@ def decode(encoded: bytes) -> dict[str, Any]:
     """Decode the fields of a `Bucket` that `encode` wrote; empty fields are left out.
 
     Raises:
-        RowCorrupt: A set of ids is something else.
-        ValueError, TypeError, KeyError, IndexError, struct.error: All of it is something else.
+        RowCorrupt: A set of ids cannot be read.
+        ValueError, TypeError, KeyError, IndexError, struct.error: The bytes are not from `encode`.
     """
     claims = msgpack.unpackb(encoded)
     if "deaths" in claims:
@@ -165,7 +165,7 @@ def decode_dead(encoded: Any) -> tuple[DeadSet, ...]:
 
 
 def _encode_deaths(dead: tuple[DeadSet, ...]) -> list[Any]:
-    """Times of single messages: beside the sets, where older releases do not look for them."""
+    """Encode the times of single messages, beside the sets: older releases do not look there."""
     return [[at, _encode_times(part)] for at, part in enumerate(dead) if part.earlier]
 
 
@@ -226,7 +226,7 @@ def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
 
 
 def _encode_expiring(groups: tuple[Expiring, ...]) -> list[Any]:
-    """Store times as differences in whole minutes, which they are."""
+    """Store times as differences in whole minutes, since all are whole minutes."""
     minutes = [group.expires_us // MINUTE_US for group in groups]
     return [
         [minute - before, group.runs.encode()]
@@ -244,7 +244,7 @@ def _decode_expiring(encoded: Any) -> tuple[Expiring, ...]:
 
 
 def _encode_revisions(revisions: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Store offsets as a set; then the revisions, which are 63 random bits, one after the other."""
+    """Store offsets as a set, then the revisions, 63 random bits each, one after the other."""
     offsets = Runs.from_offsets(offset for offset, _ in revisions)
     return [
         offsets.encode(),

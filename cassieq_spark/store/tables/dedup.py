@@ -1,7 +1,7 @@
-"""Tables ``dedup`` and ``kept``: which put a key stands for, and which puts happened (lanes 6).
+"""Tables ``dedup`` and ``kept``: the put of each key, and which puts happened.
 
-``dedup`` is LWT only. ``kept`` holds manifests of buckets that were dropped, never LWT. Rows of
-both end by their time to live; nobody deletes them.
+``dedup`` is LWT only. ``kept`` holds manifests of dropped buckets, never LWT. Rows of both end by
+their time to live; nobody deletes them. See docs/design/deduplication.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Dedup:
         self._sender = sender
 
     async def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
-        """The entry of a key by quorum; None: there is none any more."""
+        """Read the entry of a key by quorum; None if there is none any more."""
         row = await self._session.one(statements.READ_KEY, (queue, key))
         if row is None or row.writer is None:
             return None
@@ -41,7 +41,7 @@ class Dedup:
     async def take(
         self, queue: LaneId, key: bytes, old: Stored[Entry] | None, entry: Entry, *, ttl_s: int
     ) -> Outcome[Entry]:
-        """CAS from an entry, or from none."""
+        """Take a key by CAS, from an entry or from none."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -66,18 +66,18 @@ class Dedup:
 
 
 class Kept:
-    """What is kept of one lane's dropped buckets that had messages with keys."""
+    """The kept manifests of one lane's dropped buckets that had messages with keys."""
 
     def __init__(self, session: CqlSession, lane: LaneId) -> None:
         self._session = session
         self._lane = lane
 
     async def read(self, bucket: BucketNo) -> Runs | None:
-        """The manifest of a dropped bucket; None: no message in it had a key."""
+        """Read the manifest of a dropped bucket; None: no message in it had a key."""
         row = await self._session.one(statements.READ_KEPT, (self._lane, bucket))
         return None if row is None else Runs.decode(row.manifest)
 
     async def write(self, bucket: BucketNo, manifest: Runs) -> None:
-        """Keep it, answered at quorum."""
+        """Keep the manifest, answered at quorum."""
         params = (self._lane, bucket, manifest.encode(), KEPT_S)
         await self._session.run(statements.KEEP, params)

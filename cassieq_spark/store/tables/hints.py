@@ -1,4 +1,7 @@
-"""Table ``expiry`` holds which buckets have something coming back in which minute (design 6)."""
+"""Table ``expiry``: which buckets have messages that come back, by minute.
+
+See docs/design/returns-and-hints.md.
+"""
 
 from __future__ import annotations
 
@@ -35,41 +38,42 @@ WRITES_AT_ONCE: Final = 256
 """The most writes under way at once: a row may have 4,000 delays, a lane as many buckets."""
 
 READS_AT_ONCE: Final = 8
-"""The most hours that are read at once: mostly there is one, or two."""
+"""The most hours that are read at once: mostly there are one or two."""
 
 FEW_MINUTES: Final = 8
-"""Of more minutes, all hints are read: Cassandra seeks each minute's first one by itself, and some
-clusters refuse a statement with many of them."""
+"""The number of minutes above which all hints are read. Cassandra seeks each minute's first hint
+by itself, and some clusters refuse a statement with many minutes."""
 
 KEPT_HINTS: Final = 1_024
-"""How many hints a client remembers to have written."""
+"""The number of written hints that a client remembers."""
 
 
 class WrittenHints:
-    """The hints of all lanes that one client wrote last, each answered at quorum.
+    """The last hints that one client wrote, in all lanes, each answered at quorum.
 
-    To write one again would change nothing: nobody removes a hint, and its time to live ends at the
-    same moment, whenever it is written. (By one clock: a hint that was written by a clock far ahead
-    may go too soon, and then repair finds the message.) A program that claims some messages of a
-    bucket at a time would write the same one at each get, for a minute.
+    Writing one again would change nothing: nobody removes a hint, and its time to live ends at the
+    same moment, whenever it is written. (That holds by one clock: a hint that was written by a
+    clock far ahead may go too soon, and then repair finds the message.) Without this, a program
+    that claims some messages of a bucket at a time would write the same hint at each get, for a
+    minute.
     """
 
     def __init__(self) -> None:
         self._written: dict[Hint, None] = {}
 
     def without(self, hints: Iterable[Hint]) -> list[Hint]:
-        """Those that this client has not written."""
+        """Return the hints that this client has not written."""
         return [hint for hint in hints if hint not in self._written]
 
     def add(self, hints: Iterable[Hint]) -> None:
-        """These have been answered."""
+        """Note hints that were answered."""
         self._written.update(dict.fromkeys(hints))
         while len(self._written) > KEPT_HINTS:
             del self._written[next(iter(self._written))]
 
 
 class Hints:
-    """The expiry hints of one lane: they save a look at every row; the bucket row is the truth."""
+    """The expiry hints of one lane. They save a look at every row; the bucket row is the truth."""
 
     def __init__(
         self,
@@ -87,20 +91,21 @@ class Hints:
         self._written = written
 
     def passed(self) -> int:
-        """The minute of the time pointer, as this client last read it; it may be further by now."""
+        """Return the time pointer's minute as this client last read it; it may be further now."""
         return self._pointers.time_seen()
 
     async def write(
         self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
     ) -> None:
-        """Write one hint per bucket and minute, for (bucket, time something comes back, in µs).
+        """Write one hint per bucket and minute, for (bucket, time of the messages' return in µs).
 
-        If the time pointer is ahead of now, as far as this client has seen, write one more. Write
-        again what took so long that the pointer may have passed its minute meanwhile [T7].
+        If the time pointer is ahead of now, as far as this client has seen, write one more. Write a
+        hint again if its write took so long that the pointer may have passed its minute meanwhile
+        [T7].
 
         Args:
-            is_sure: False: what this client has written before is not written again. Repair, which
-                mends what was lost, never does without.
+            is_sure: False: hints that this client has written before are left out. Repair, which
+                mends lost hints, always writes all.
         """
         sent = await self.begin_write(hints, now_us=now_us, is_sure=is_sure)
         await sent()
@@ -108,7 +113,7 @@ class Hints:
     async def begin_write(
         self, hints: Iterable[tuple[BucketNo, int]], *, now_us: int, is_sure: bool = True
     ) -> Callable[[], Awaitable[None]]:
-        """Send what `write` sends, without waiting; call what is returned, once, to wait."""
+        """Send the writes of `write` without waiting; call the returned function, once, to wait."""
         due = list(hints)
         began_s = self._clock().monotonic()
         sent = await self._send(due, now_us, is_sure=is_sure)
@@ -151,18 +156,18 @@ class Hints:
         return wait
 
     async def read(self, first: int, last: int) -> list[tuple[int, BucketNo]]:
-        """(minute, bucket) hinted in these minutes, both included, oldest first."""
+        """Return (minute, bucket) hinted in these minutes, both included, oldest first."""
         return await self.begin_read(first, last)()
 
     def begin_read(
         self, first: int, last: int, from_bucket: BucketNo = FIRST_BUCKET
     ) -> Callable[[], Awaitable[list[tuple[int, BucketNo]]]]:
-        """Send what `read` sends, without waiting; call what is returned, once, for its result.
+        """Send the reads of `read`, without waiting; call the returned function, once, to wait.
 
-        Of a long time, the first hours are under way together; the others follow one by one.
+        Of a long time, the first hours are read together, and the others one by one.
 
         Args:
-            from_bucket: Those of buckets below it may be left out, and are if the time is short.
+            from_bucket: Hints of buckets below it may be left out, and are if the time is short.
         """
         asked = [self._part(part, from_bucket) for part in slices(first, last)]
         sent = [self._session.start(*one) for one in asked[:READS_AT_ONCE]]

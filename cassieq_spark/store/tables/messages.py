@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.unread import Unread
 
 _PARTITION: Final = 2
-"""The first parameters of a write name its partition."""
+"""The number of first parameters of a write that name its partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class ChunkRow:
     """One stored chunk, all its parts together.
 
     Attributes:
-        first: Offset of its first message in the bucket.
+        first: The offset of its first message in the bucket.
         count: Messages in it: offsets first .. first + count - 1.
         payload: An Arrow IPC stream, see `store.chunk`.
-        due_us: Cluster time before which none of them is delivered; None: at once.
-        enqueued_us: When it was put, by the writer's measured cluster time.
-        expires_us: The whole minute when their time to live ends; None: they have none.
+        due_us: The cluster time before which none of its messages is delivered; None: at once.
+        enqueued_us: The time of the put, by the writer's measured cluster time.
+        expires_us: The whole minute at which their time to live ends; None if they have none.
         has_key: Whether its message was put with a deduplication key.
     """
 
@@ -55,17 +55,17 @@ class ChunkRow:
 
     @property
     def last(self) -> int:
-        """Offset of its last message."""
+        """The offset of its last message."""
         return self.first + self.count - 1
 
 
 class ChunkWriter:
-    """Writes chunk rows of any lanes, with one limit on what is under way. Not thread-safe."""
+    """Writes chunk rows of any lanes, with one limit on writes in flight; for one task."""
 
     def __init__(self, session: CqlSession, *, writes_in_flight: int, bytes_in_flight: int) -> None:
         self._session = session
         self._writes = writes_in_flight
-        # A request that is the whole limit would have the next one wait for its answer.
+        # If one request were the whole limit, the next would wait for its answer.
         is_wide = writes_in_flight >= 2 * WRITTEN_TOGETHER
         self._together = WRITTEN_TOGETHER if is_wide else 1
         self._bytes = bytes_in_flight
@@ -76,9 +76,9 @@ class ChunkWriter:
         self._sent_bytes = 0
 
     async def write(self, place: Place, chunk: ChunkRow) -> None:
-        """Send one chunk, with the next one of its bucket if that may follow soon.
+        """Send one chunk, together with the next one of its bucket if that may follow soon.
 
-        When too many are under way it waits for older ones first.
+        If too many writes are under way, wait for older ones first.
 
         Raises:
             StoreTimeout, StoreUnavailable: An older chunk could not be stored.
@@ -104,7 +104,7 @@ class ChunkWriter:
         metrics.BYTES_WRITTEN.inc(len(chunk.payload))
 
     async def after_these(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Call ``action`` when all that was written so far is stored, without waiting for it."""
+        """Call ``action`` when all chunks so far are stored, without waiting for it."""
         await self._send_held()
         self._sent.append(action)
 
@@ -115,7 +115,7 @@ class ChunkWriter:
             await self._finish_oldest()
 
     async def _hold(self, params: tuple[Any, ...], size: int) -> None:
-        """Keep a row until another one of its partition can be sent with it, or none could."""
+        """Keep a row until another one of its partition can be sent with it, or none can."""
         if self._held and (
             self._held[0][:_PARTITION] != params[:_PARTITION]
             or self._held_bytes + size > WRITTEN_TOGETHER_BYTES
@@ -171,7 +171,7 @@ class Messages:
         return await self.begin_scan(bucket)()
 
     def begin_scan(self, bucket: BucketNo) -> Callable[[], Awaitable[list[ChunkRow]]]:
-        """Send what `scan` sends, without waiting; call what is returned, once, for its result."""
+        """Send the read of `scan` without waiting; call the returned function, once, to wait."""
         sent = self._session.start(statements.SCAN_MESSAGES, (self._lane, bucket))
 
         async def found() -> list[ChunkRow]:
@@ -184,9 +184,9 @@ class Messages:
         return await self._session.one(statements.PEEK_BUCKET, (self._lane, bucket)) is not None
 
     def begin_has_any(self, bucket: BucketNo) -> Callable[[], Awaitable[bool | None]]:
-        """Send what `has_any` sends, once, without waiting; call what is returned, once, to know.
+        """Send the read of `has_any` once, without waiting; call the returned function, once.
 
-        That returns None if it was not answered.
+        It returns None if the read was not answered.
         """
         sent = self._session.start(statements.PEEK_BUCKET, (self._lane, bucket))
 
@@ -197,24 +197,24 @@ class Messages:
         return answered
 
     async def has(self, bucket: BucketNo, offset: int) -> bool:
-        """Whether one message is stored whole; what a quorum has, each later one has [P20]."""
+        """Whether one message is stored whole; every later quorum read finds it, too [P20]."""
         chunks = await self._begin_read(bucket, Runs.span(offset, offset), goes_on=False)()
         return any(chunk.first <= offset <= chunk.last for chunk in chunks)
 
     async def has_row(self, bucket: BucketNo, first: int) -> bool:
-        """As `has`, of a message that begins a row: it reads no other."""
+        """Whether a message that begins a row is stored whole: it reads no other row."""
         params = (self._lane, bucket, first, first)
         return any(_whole(await self._session.run(statements.READ_MESSAGES, params)))
 
     async def count(self, bucket: BucketNo, *, now_us: int, due_by_us: int | None = None) -> int:
-        """About how many messages of a bucket are due; decides nothing, and reads no payload.
+        """Return about how many messages of a bucket are due; decide nothing, read no payload.
 
         Args:
-            due_by_us: Count those that are due by then; default: now.
+            due_by_us: Count the messages that are due by then; default: now.
         """
         by_us = now_us if due_by_us is None else due_by_us
         rows = await self._session.run(statements.COUNT_MESSAGES, (self._lane, bucket))
-        # A torn row reports less than it holds [P4].
+        # A torn row reports fewer messages than it holds [P4].
         return sum(
             row.count or 0
             for row in rows
@@ -226,8 +226,9 @@ class Messages:
     async def has_expired(self, bucket: BucketNo, *, now_us: int, retention_us: int | None) -> bool:
         """Whether something in an open bucket has expired, or may have; decides nothing.
 
-        Retention counts from the oldest message: whoever seals the bucket then learns more. One
-        read of one row, and for a bucket with times to live another that reads no payload.
+        Retention counts from the oldest message; a seal of the bucket then gives the exact answer.
+        This takes one read of one row, and for a bucket with times to live another that reads no
+        payload.
         """
         oldest = await self._session.one(statements.OLDEST_MESSAGE, (self._lane, bucket))
         if oldest is None:
@@ -256,8 +257,8 @@ class Messages:
         The next few buckets are read while the caller works on one.
 
         Args:
-            goes_on: Whether the caller will ask for the rest of these chunks: then it is kept, and
-                nothing is read that was kept.
+            goes_on: Whether the caller will ask for the rest of these chunks: then the rest is
+                kept, and kept chunks are not read again.
         """
         begun: deque[tuple[int, Callable[[], Awaitable[list[ChunkRow]]]]] = deque()
         for position, (bucket, runs) in enumerate(wanted):
@@ -288,7 +289,7 @@ class Messages:
             if goes_on:
                 rest = [one for one in chunks if one.last > runs.last]
                 self._unread.keep(place, rest)
-                self._unread.forget(place, runs)  # what another part of this read has kept
+                self._unread.forget(place, runs)  # chunks that another part of this read has kept
             return chunks
 
         return received
@@ -297,7 +298,7 @@ class Messages:
         rows = await self._session.finish(sent)
         lane, bucket, first, _ = sent.params
         if first > 0 and not (rows and rows[0].first == first):
-            # The key of a chunk row is its first offset: the row that holds our offset begins
+            # The key of a chunk row is its first offset. So the row that holds our offset begins
             # before it, by less than the largest chunk.
             before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
             rows = await self._session.run(statements.READ_MESSAGES, before) + rows

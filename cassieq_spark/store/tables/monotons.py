@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 CLOSED: Final = -1
-"""In place of a next id of 0: the lane is closed. In general -1 less the next id: a due lane has
-handed out ids before it is closed, and a lane that its creator gave up has not [T14]."""
+"""The stored next id of a lane that was closed at 0. In general a closed lane has -1 less its
+next id: a due lane has handed out ids before it is closed, but a lane that its creator gave up
+has not [T14]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class Monoton:
 
     Attributes:
         next_id: The first id that nobody has reserved.
-        reserved_us: Cluster time of the last reservation: no bucket below is younger [R11].
+        reserved_us: Cluster time of the last reservation: no bucket below the next id is younger
+            [R11].
         is_closed: Whether no further id of this lane will ever be handed out.
     """
 
@@ -35,12 +37,12 @@ class Monoton:
 
     @property
     def stored(self) -> int:
-        """The next id as the row holds it."""
+        """The next id in the form of the row."""
         return CLOSED - self.next_id if self.is_closed else self.next_id
 
     @classmethod
     def of(cls, stored: int, reserved_us: int) -> Monoton:
-        """Read what `stored` wrote."""
+        """Decode the next id of a row."""
         is_closed = stored < 0
         next_id = CLOSED - stored if is_closed else stored
         return cls(next_id=next_id, reserved_us=reserved_us, is_closed=is_closed)
@@ -55,11 +57,11 @@ class Monotons:
         self._lane = lane
 
     async def read(self) -> Stored[Monoton] | None:
-        """Read the row by quorum; None: the queue was deleted [P13], or never existed [T14]."""
+        """Read the row by quorum; None if the queue was deleted [P13], or never existed [T14]."""
         return await self.begin_read()()
 
     def begin_read(self) -> Callable[[], Awaitable[Stored[Monoton] | None]]:
-        """Send what `read` sends, without waiting; call what is returned, once, for its result."""
+        """Send the read of `read` without waiting; call the returned function, once, to wait."""
         sent = self._session.start(statements.READ_MONOTON, (self._lane,))
 
         async def read() -> Stored[Monoton] | None:
@@ -69,11 +71,11 @@ class Monotons:
         return read
 
     async def find(self) -> Stored[Monoton] | None:
-        """Read the row as `read` does, also if it is closed."""
+        """Read the row as `read` does, even if the lane is closed."""
         return _found(await self._session.run(statements.READ_MONOTON, (self._lane,)))
 
     async def insert(self, row: Monoton) -> Outcome[Monoton]:
-        """CAS from no row: when a lane's queue is created, or a due lane is born or closed."""
+        """Insert the row by CAS: when a queue is created, or a due lane is created or closed."""
         return await self._sender.send(
             statements.INSERT_MONOTON,
             (self._lane,),
@@ -84,7 +86,7 @@ class Monotons:
         )
 
     async def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
-        """CAS for a reservation, or for the end of a lane."""
+        """Write a reservation, or the end of a lane, by CAS."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return row.stored, row.reserved_us, *version.columns, self._lane, old.version.writer
@@ -101,7 +103,7 @@ class Monotons:
     async def delete(self, old: Stored[Monoton]) -> None:
         """Remove this row for ever: no id of that lane is handed out again [P13].
 
-        The row stays if ids were reserved since it was read: whoever removes it knows how far the
+        The row stays if ids were reserved since it was read: its remover must know how far the
         lane's data goes [T15]. Read again to see whether it is gone.
         """
         await self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)

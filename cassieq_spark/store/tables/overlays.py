@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 DROP_AHEAD_US = 86_400_000_000
-"""A drop is written a day ahead, so that writes sent before it that land after it stay shadowed
-[P14]."""
+"""The time by which a drop is written ahead: writes that were sent before it and land after it
+stay shadowed [P14]."""
 
 
 class Overlays:
     """The updated bodies of one lane.
 
-    A revision is a number that nobody else draws: two updates of one message never share a row, so
-    one that lands late cannot change what the other has stored (I5).
+    A revision is a number that nobody else draws. So two updates of one message never share a row,
+    and one that lands late cannot change what the other has stored (I5).
     """
 
     def __init__(self, session: CqlSession, lane: LaneId) -> None:
@@ -46,11 +46,11 @@ class Overlays:
     ) -> dict[int, bytes]:
         """Read bodies by offset, for (offset, revision) of a bucket row.
 
-        All are asked for at once; `fetch` limits their number.
+        All are read at once; `fetch` limits their number.
 
         Returns:
             The bodies that exist. A missing one was replaced or dropped since, or is lost: only its
-            row can tell.
+                row can tell.
         """
         sent: list[tuple[int, Sent]] = []
         for offset, revision in revisions:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, weakref_slot=True)
 class Seen:
-    """What one client has seen of a lane that it uses.
+    """The facts that one client remembers of a lane.
 
     Attributes:
-        time: The time pointer, as it was last read.
-        is_begun: Its queue is known to be in use; see `queue.reserve`. Only of first lanes.
+        time: The time pointer as last read.
+        is_begun: Whether its queue is known to be in use; see `queue.reserve`. Only for first
+            lanes.
     """
 
     time: int = 0
@@ -38,11 +39,11 @@ class PointerTable:
         self.seen = seen
 
     async def read(self) -> Pointers:
-        """Read all pointers of a lane by one quorum read; absent = 0."""
+        """Read all pointers of a lane by one quorum read; an absent one is 0."""
         return await self.begin_read()()
 
     def begin_read(self) -> Callable[[], Awaitable[Pointers]]:
-        """Send what `read` sends, without waiting; call what is returned, once, for its result."""
+        """Send the read of `read` without waiting; call the returned function, once, to wait."""
         sent = self._session.start(statements.READ_POINTERS, (self._lane,))
 
         async def found() -> Pointers:
@@ -65,23 +66,23 @@ class PointerTable:
         )
 
     def time_seen(self) -> int:
-        """The time pointer as this client last read it; it may be further by now."""
+        """Return the time pointer as this client last read it; it may be further by now."""
         return self.seen.time
 
     async def advance(self, pointer: Pointer, value: int) -> None:
         """Move a pointer up; a value below the present one changes nothing.
 
-        It is answered at quorum, so what the new value permits may begin (G4). The value is its own
-        write timestamp: so the largest wins, whoever writes last.
+        It is answered at quorum, so the work that the new value permits may begin (G4). The value
+        is its own write timestamp, so the largest wins, whoever writes last.
 
         Raises:
             ValueError: The value is below 1, which no timestamp may be.
-            StoreTimeout: Not answered: nothing may be destroyed on its account.
+            StoreTimeout: Not answered: nothing may be destroyed because of it.
         """
         await self._session.run(statements.ADVANCE_POINTER, self._moved(pointer, value))
 
     def begin_advance(self, pointer: Pointer, value: int) -> Callable[[], Awaitable[object]]:
-        """Send what `advance` sends, without waiting; call what is returned, once, to wait."""
+        """Send the write of `advance` without waiting; call the returned function, once."""
         sent = self._session.start(statements.ADVANCE_POINTER, self._moved(pointer, value))
         return lambda: self._session.finish(sent)
 

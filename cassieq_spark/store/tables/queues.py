@@ -32,7 +32,7 @@ class QueueRow:
     """One queue.
 
     Attributes:
-        lanes: The sequences of ids in it; one at first, and nothing below may rely on that.
+        lanes: Its sequences of ids. There is one at first, but no code below may rely on that.
         home_datacenter: The data centre whose quorum decides; clients elsewhere are refused [P21].
         created_us: Cluster time; the time pointer's start [R13].
         labels: Texts that programs keep with the queue; no rule depends on them.
@@ -56,31 +56,31 @@ class Queues:
         self._sender = sender
 
     async def find(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row as a quorum of this data centre has it, which may be an older one, or none yet.
+        """Return the row of a quorum of this data centre; it may be an older one, or not there yet.
 
-        Also None if that quorum does not answer: `read` asks all.
+        It is also None if that quorum does not answer: `read` asks all data centres.
         """
         return _one(await self._session.attempt(statements.FIND_QUEUE, (name,)))
 
     async def read(self, name: QueueName) -> Stored[QueueRow] | None:
-        """The row by a quorum of all data centres, which decides."""
+        """Return the row by a quorum of all data centres, which decides."""
         return _one(await self._session.run(statements.READ_QUEUE, (name,)))
 
     async def find_all(self) -> list[QueueRow]:
-        """Every queue that a quorum of this data centre knows, by name; else as `read_all`."""
+        """Return every queue that this data centre's quorum knows, by name; else as `read_all`."""
         rows = await self._session.attempt(statements.FIND_QUEUES)
         return await self.read_all() if rows is None else _all(rows)
 
     async def some_names(self) -> list[str]:
-        """Names of queues, at most a thousand; none if they are not answered."""
+        """Return names of queues, at most a thousand; none if Cassandra does not answer."""
         return [row.name for row in await self._session.attempt(statements.SOME_NAMES) or ()]
 
     async def read_all(self) -> list[QueueRow]:
-        """Every queue of all data centres, by name."""
+        """Return every queue of all data centres, by name."""
         return _all(await self._session.run(statements.LIST_QUEUES))
 
     async def insert(self, row: QueueRow) -> Outcome[QueueRow]:
-        """CAS from no row."""
+        """Insert the row by CAS, if there is none."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -104,7 +104,7 @@ class Queues:
         )
 
     async def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
-        """CAS for other settings, or for the first step of a deletion."""
+        """Write other settings, or the first step of a deletion, by CAS."""
 
         def bind(version: Version) -> tuple[Any, ...]:
             return (
@@ -125,7 +125,7 @@ class Queues:
         )
 
     async def delete(self, old: Stored[QueueRow]) -> None:
-        """Remove this row; a row created under the name since stays."""
+        """Remove this row; a row that was created under the name since stays."""
         await self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
 
 
@@ -139,12 +139,12 @@ def _all(rows: list[Any]) -> list[QueueRow]:
 
 
 def _is_half(row: Any) -> bool:
-    """Whether a row is gone, or, in one data centre, not yet whole: an update came before it."""
+    """Whether a row is gone, or not yet whole in this data centre: an update came before it."""
     return row.writer is None or row.lanes is None
 
 
 def _to_json(row: QueueRow) -> str:
-    """Write settings and labels as one JSON text: a queue without labels has no entry for them."""
+    """Encode settings and labels as one JSON text: a queue without labels has no entry for them."""
     settings = row.settings.to_json()
     if not row.labels:
         return settings
@@ -152,14 +152,14 @@ def _to_json(row: QueueRow) -> str:
 
 
 def _labels(stored: str) -> tuple[str, dict[str, str]]:
-    """Split what `_to_json` wrote into the settings' text and the labels."""
+    """Split a text of `_to_json` into the settings' text and the labels."""
     if f'"{_LABELS}"' not in stored:
         return stored, {}
     try:
         settings = dict(json.loads(stored))
         labels = {str(name): str(text) for name, text in settings.pop(_LABELS, {}).items()}
     except (ValueError, TypeError, AttributeError):
-        return stored, {}  # not as it was written: reading the settings says so
+        return stored, {}  # malformed: decoding the settings raises
     return json.dumps(settings), labels
 
 

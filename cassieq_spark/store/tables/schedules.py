@@ -1,7 +1,7 @@
 """Table ``schedule`` names the due lanes of each queue, so that readers and repair find them.
 
-Plain quorum writes: who adds a lane reads afterwards whether its period is closed, and who closes a
-period reads afterwards which lanes it has [U2].
+Its writes are plain quorum writes. A client that adds a lane reads afterwards whether its period is
+closed, and a client that closes a period reads afterwards which lanes it has [U2].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 ANY = 1 << 62
-"""More than any period."""
+"""A number above any period."""
 
 
 class Schedules:
@@ -26,16 +26,16 @@ class Schedules:
         self._session = session
 
     async def add(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
-        """Name a due lane, answered at quorum."""
+        """Add a due lane to the schedule, answered at quorum."""
         where = (queue, due.year(period_us), due.period, due.priority)
         await self._session.run(statements.ADD_TO_SCHEDULE, where)
 
     async def remove(self, queue: LaneId, due: DueLane, *, period_us: int) -> None:
-        """Name it no longer."""
+        """Remove a due lane from the schedule."""
         await self._remove(queue, due.year(period_us), due)
 
     async def read(self, queue: LaneId, first: int, end: int, *, period_us: int) -> list[DueLane]:
-        """The due lanes of the periods from ``first`` to before ``end``: one read a year."""
+        """Return the due lanes of the periods from ``first`` to before ``end``: one read a year."""
         return [
             due
             for some in await self._session.map(
@@ -45,11 +45,11 @@ class Schedules:
         ]
 
     async def of_year(self, queue: LaneId, year: int) -> list[DueLane]:
-        """All due lanes of one part."""
+        """Return all due lanes of one partition."""
         return await self._read(queue, year, 0, ANY)
 
     async def drop(self, queue: LaneId, year: int) -> list[DueLane]:
-        """Remove what a part names; return what that was."""
+        """Remove all due lanes of a partition; return them."""
         found = await self.of_year(queue, year)
         await self._session.map(lambda due: self._remove(queue, year, due), found)
         return found

@@ -1,4 +1,4 @@
-"""Tables ``sink`` and ``sink_list`` hold what was committed. ``sink`` is LWT only (G1, G2)."""
+"""Tables ``sink`` and ``sink_list`` hold each sink's commits. ``sink`` is LWT only (G1, G2)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 
 FIRST_TOKEN: Final = -(2**63)
 ALL: Final = 2**31 - 1
-"""More rows than a table of sinks has."""
+"""A number above the rows of any table of sinks."""
 
 LIST_IN_ROW_BYTES: Final = 64 * 1024
-"""A longer list goes into rows of its own: Paxos would carry it twice per CAS [R24]."""
+"""The size above which a list goes into rows of its own: Paxos would carry it twice per CAS
+[R24]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListRef:
-    """Where a bucket list is: in the row, or in ``parts`` rows under ``list_id``.
+    """The place of a bucket list: in the row, or in ``parts`` rows under ``list_id``.
 
-    The id is fresh with each attempt, not the epoch: two committers of one epoch may write
-    different lists, and the one that loses the CAS must not have overwritten the winner's.
+    The id is new with each attempt, and not the epoch: two committers of one epoch may write
+    different lists, and the one that loses the CAS must not overwrite the winner's.
     """
 
     inline: bytes | None
@@ -72,9 +73,9 @@ class Sinks:
         return await self._read(statements.READ_SINK_SERIAL, sink_id)
 
     async def once(self, *, start: int = FIRST_TOKEN, at_most: int = ALL) -> list[Glimpse]:
-        """Rows of one transaction among the next ``at_most`` rows from a token on, around the ring.
+        """Read rows of one transaction among the next ``at_most`` from a token on, around the ring.
 
-        A table that has fewer rows is read whole, by any start.
+        A table with fewer rows is read whole, from any start.
         """
         rows = await self._session.run(statements.LIST_SINKS, (start, at_most))
         if start > FIRST_TOKEN and len(rows) < at_most:
@@ -94,12 +95,12 @@ class Sinks:
         return list(found.values())
 
     async def every(self) -> list[tuple[str, LaneId]]:
-        """(Sink id, lane) of all sinks that one replica knows, by a scan of the table."""
+        """Return (sink id, lane) of all sinks that one replica knows, by a scan of the table."""
         rows = await self._session.run(statements.GLANCE_SINKS, ())
         return [(row.sink_id, LaneId(row.lane)) for row in rows if row.lane is not None]
 
     async def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
-        """CAS from no row; it comes before any bucket names the sink (design 8)."""
+        """Insert a row by CAS, if there is none; it comes before any bucket names the sink."""
         ref = await self._store_list(sink_id, row.listed)
         return await self._sender.send(
             statements.INSERT_SINK,
@@ -111,10 +112,10 @@ class Sinks:
         )
 
     async def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
-        """CAS for the commit point, an abort or a registration (I7).
+        """Write the commit point, an abort or a registration by CAS (I7).
 
-        It deletes the list that nothing names afterwards: the old row's; or, if the CAS was refused
-        and so cannot happen any more, the new one's [T19].
+        It deletes the list that nothing names afterwards: the old row's list, or the new list if
+        the CAS was refused and so cannot happen any more [T19].
         """
         former = await self._list_id(sink_id, old)
         ref = await self._store_list(sink_id, row.listed)
@@ -139,7 +140,7 @@ class Sinks:
             await self._drop_list(sink_id, former)
 
     async def lists(self) -> dict[str, set[UUID]]:
-        """The ids of all lists that have rows of their own, by sink: a scan of the whole table."""
+        """Return the ids of all lists that have rows of their own, by sink: a scan of the table."""
         found: dict[str, set[UUID]] = defaultdict(set)
         for row in await self._session.run(statements.LIST_SINK_LISTS, ()):
             found[row.sink_id].add(row.list_id)
@@ -150,8 +151,8 @@ class Sinks:
     ) -> int:
         """Delete the lists among these that the row does not name; return how many.
 
-        Whoever has stored one of them may be about to name it, by a CAS on the row as it was then.
-        So the row is changed first, and that CAS is dead [T19].
+        A client that stored one of them may be about to name it, by a CAS on the row as it was
+        then. So the row is changed first, and that CAS is dead [T19].
 
         Args:
             stored: The row, read by SERIAL after the lists were seen; None: it does not exist.
@@ -174,8 +175,8 @@ class Sinks:
             try:
                 return Stored(value=await self._decode(row, sink_id), version=Version.of_row(row))
             except RowCorrupt:
-                # The row has moved on since we read it, so its long list was deleted. The list of a
-                # row that still exists is never taken for an empty one (I7) [T19].
+                # The row has moved on since it was read, so its long list was deleted. The list of
+                # a row that still exists is never taken for an empty one (I7) [T19].
                 again = await self._session.one(statement, (sink_id,))
                 if again is not None and again.writer == row.writer:
                     raise
@@ -183,7 +184,7 @@ class Sinks:
         return None
 
     async def _list_id(self, sink_id: str, stored: Stored[SinkRow]) -> UUID | None:
-        """The id of a read row's list, if the list has rows of its own; such lists are rare."""
+        """Return the id of a row's list, if the list has rows of its own; such lists are rare."""
         if len(_encode_list(stored.value.listed)) <= LIST_IN_ROW_BYTES:
             return None
         row = await self._session.one(statements.READ_SINK, (sink_id,))
@@ -241,7 +242,7 @@ class Sinks:
                 aborts=row.aborts,
                 is_once=row.is_once,
             )
-        except UsageError:  # a refused read of its list is no corrupt row; it is a ValueError too
+        except UsageError:  # a refused read of the list is no corrupt row; it is a ValueError too
             raise
         except (ValueError, TypeError, IndexError) as error:
             raise RowCorrupt(f"the row of sink {sink_id!r} cannot be read ({error})") from error
@@ -273,7 +274,7 @@ def _bind_update(
 
 
 def _encode_list(listed: BucketList) -> bytes:
-    """The lanes' ids, then ``[place among lanes, first, last, count]`` for each run."""
+    """Encode the lanes' ids, then ``[index of lane, first, last, count]`` for each run."""
     lanes = list(dict.fromkeys(run.lane for run in listed.runs))
     at = {lane: number for number, lane in enumerate(lanes)}
     runs = [[at[run.lane], run.first, run.last, run.count] for run in listed.runs]

@@ -1,8 +1,8 @@
-"""`Unread`: chunks that one client has read and not handed out yet, so that a get reads none again.
+"""`Unread` keeps chunks that one client has read and not handed out yet, to save a second read.
 
 A seal reads its whole bucket, and a chunk of a bulk writer holds thousands of messages, while a
-program gets a hundred at a time. A stored row never changes, so what was read stays true; whether a
-message in it may be handed out is decided by its lease alone (I2).
+program gets a hundred at a time. A stored row never changes, so a read chunk stays true. Only a
+message's lease decides whether it may be handed out (I2).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkRow
 
 UNREAD_BYTES: Final = 40 << 20
-"""How many bytes one client keeps, of all its queues: a bucket that programs have filled, if its
-messages are not very small."""
+"""The most bytes that one client keeps, of all its queues: enough for a bucket that programs
+have filled, unless its messages are very small."""
 
 ROW_BYTES: Final = 300
-"""About how much memory a chunk takes besides its payload."""
+"""The approximate memory of a chunk besides its payload."""
 
 UNREAD_FOR_S: Final = 60.0
-"""What was kept for so long is forgotten at the next read: others may have taken it long since."""
+"""The time after which kept chunks are forgotten at the next read: other clients may have taken
+their messages long since."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Bucket:
-    """What is kept of one bucket: chunks by their first offset, and those offsets in order."""
+    """The kept chunks of one bucket, by their first offset, and those offsets in order."""
 
     kept_at: float = 0.0
     firsts: list[int] = field(default_factory=list)
@@ -51,7 +52,7 @@ class _Bucket:
         return _size_of(self.chunks.pop(self.firsts.pop(at)))
 
     def of(self, runs: Runs) -> list[ChunkRow] | None:
-        """The chunks that hold these offsets, in order; None if one of them is not here."""
+        """Return the chunks that hold these offsets, in order; None if one of them is not here."""
         found: dict[int, ChunkRow] = {}
         for first, last in runs.pairs:
             position = bisect_right(self.firsts, first) - 1
@@ -67,7 +68,7 @@ class _Bucket:
         return list(found.values())
 
     def forget(self, runs: Runs) -> int:
-        """Remove chunks whose last message is one of these; return how many bytes less."""
+        """Remove chunks whose last message is one of these; return how many bytes less are kept."""
         size = 0
         for first, last in runs.pairs:
             position = max(0, bisect_right(self.firsts, first) - 1)
@@ -81,7 +82,7 @@ class _Bucket:
 
 
 class Unread:
-    """What one client keeps of the buckets of all its lanes."""
+    """The chunks that one client keeps, of the buckets of all its lanes."""
 
     def __init__(self, *, clock: Callable[[], Clock]) -> None:
         self._clock = clock
@@ -89,7 +90,7 @@ class Unread:
         self._buckets: OrderedDict[Place, _Bucket] = OrderedDict()
 
     def keep(self, place: Place, chunks: Iterable[ChunkRow]) -> None:
-        """Keep these as far as there is room: the oldest buckets make some, then what is last."""
+        """Keep these chunks if there is room: the oldest bucket's go first, from its end."""
         now = self._clock().monotonic()
         for chunk in chunks:
             bucket = self._buckets.setdefault(place, _Bucket())
@@ -105,7 +106,7 @@ class Unread:
             self._drop_if_empty(oldest)
 
     def take(self, place: Place, runs: Runs) -> list[ChunkRow] | None:
-        """The chunks that hold these messages; None unless all of them are here.
+        """Return the chunks that hold these messages; None unless all of them are here.
 
         A chunk whose last message is asked for is forgotten: ids are handed out in ascending order.
         """
@@ -115,7 +116,7 @@ class Unread:
         return found
 
     def forget(self, place: Place, runs: Runs) -> None:
-        """These messages were read: forget chunks of which the last one is among them."""
+        """Forget chunks whose last message is among these, which were read."""
         if place in self._buckets:
             self._size -= self._buckets[place].forget(runs)
             self._drop_if_empty(place)

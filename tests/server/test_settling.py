@@ -1,8 +1,9 @@
-"""Deletes of many requests: they share their LWTs, and each is told of its own receipts."""
+"""Acks of many requests: they share their LWTs, and each is told of its own receipts."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,28 +11,27 @@ import pytest
 from cassieq_spark import metrics
 from cassieq_spark.errors import QueueNotFound, ReceiptInvalid
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.deleting import Deleting
-from tests.server.test_waiting import Unclosed
+from cassieq_spark.server.settling import acks
+from tests.fixtures.backends import connected
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     import cassieq_spark as cassieq
 
+    Ack = Callable[[str, Sequence[str]], Awaitable[Any]]
 
-def deleting(client: cassieq.Client, work: Callable[[Deleting], Awaitable[Any]]) -> Any:
-    """Run something on the deleting of a backend of its own."""
+
+def settling(client: cassieq.Client, work: Callable[[Ack], Awaitable[Any]]) -> Any:
+    """Run something with what acks receipts for a request."""
 
     async def run() -> Any:
-        backend = Backend(lambda: Unclosed(client), threads=4)  # type: ignore[arg-type,return-value]  # it is one but for close
-        await backend.connect()
-        made = Deleting(backend)
-        try:
-            return await work(made)
-        finally:
-            await made.close(5)
-            backend.close()
+        async with connected(client, calls=64) as backend:
+
+            async def ack(queue: str, receipts: Sequence[str]) -> Any:
+                return await backend.on_queue(queue, partial(acks, receipts))
+
+            return await work(ack)
 
     return asyncio.run(run())
 
@@ -57,14 +57,14 @@ def test_requests_that_come_together_share_their_lwts(
     receipts = [one.receipt for one in queue.get(200)]
     assert 200 == len(receipts)
 
-    async def work(made: Deleting) -> tuple[list[Any], int]:
+    async def work(ack: Ack) -> tuple[list[Any], int]:
         before = metrics.CAS_APPLIED.value
         answers = await asyncio.gather(
-            *(made.ack(queue.name, receipts[at : at + 10]) for at in range(0, 200, 10))
+            *(ack(queue.name, receipts[at : at + 10]) for at in range(0, 200, 10))
         )
         return answers, metrics.CAS_APPLIED.value - before
 
-    answers, lwts = deleting(client, work)
+    answers, lwts = settling(client, work)
 
     assert 20 * [10 * [Verdict.ACKED]] == answers
     assert 1 <= lwts <= 3
@@ -81,17 +81,17 @@ def test_each_request_is_told_of_its_own_receipts(
     queue.ack(done)
     queue.release(stale)
 
-    async def work(made: Deleting) -> list[Any]:
+    async def work(ack: Ack) -> list[Any]:
         return await asyncio.gather(
-            made.ack(queue.name, [good.receipt, "no receipt", foreign.receipt]),
-            made.ack(queue.name, [done.receipt, stale.receipt, again.receipt]),
-            made.ack(queue.name, ["no receipt"]),
-            made.ack(f"{queue.name}.none", [good.receipt]),
-            made.ack(f"{queue.name}.none", ["no receipt"]),
+            ack(queue.name, [good.receipt, "no receipt", foreign.receipt]),
+            ack(queue.name, [done.receipt, stale.receipt, again.receipt]),
+            ack(queue.name, ["no receipt"]),
+            ack(f"{queue.name}.none", [good.receipt]),
+            ack(f"{queue.name}.none", ["no receipt"]),
             return_exceptions=True,
         )
 
-    first, second, third, *missing = deleting(client, work)
+    first, second, third, *missing = settling(client, work)
 
     assert [Verdict.ACKED, ReceiptInvalid, ReceiptInvalid] == [first[0], *map(type, first[1:])]
     assert [Verdict.ALREADY_ACKED, Verdict.STALE, Verdict.ACKED] == second
@@ -106,15 +106,13 @@ def test_a_request_that_goes_away_takes_nothing_from_the_others(
     queue.put_many([b"m"] * 3)
     receipts = [one.receipt for one in queue.get(3)]
 
-    async def work(made: Deleting) -> Any:
-        first, second, third = (
-            asyncio.create_task(made.ack(queue.name, [one])) for one in receipts
-        )
+    async def work(ack: Ack) -> Any:
+        first, second, third = (asyncio.create_task(ack(queue.name, [one])) for one in receipts)
         await asyncio.sleep(0)
         second.cancel()
         return await asyncio.gather(first, second, third, return_exceptions=True)
 
-    first, second, third = deleting(client, work)
+    first, second, third = settling(client, work)
 
     assert [[Verdict.ACKED], [Verdict.ACKED]] == [first, third]
     assert isinstance(second, asyncio.CancelledError)

@@ -9,7 +9,7 @@ import pytest
 
 from cassieq_spark.errors import PutAmbiguous
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.server.sending import Outgoing, Sending
+from cassieq_spark.server.outgoing import Outgoing, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +21,13 @@ class Fails:
     def __init__(self, stored: tuple[str, ...], unknown: tuple[str, ...]) -> None:
         self._error = PutAmbiguous("cut off", message_ids=unknown, stored=stored)
 
-    async def on_queue(self, _queue: str, _work: Callable[[Any], Any], _context: Any) -> Any:
+    async def on_queue(self, _queue: str, _work: Callable[[Any], Any]) -> Any:
         raise self._error
 
 
 def told(backend: Fails, *ids: str) -> list[PutResult | Exception]:
     messages = [Outgoing(body=b"m", headers={}, message_id=one) for one in ids]
-    return asyncio.run(Sending(backend).put("q", messages))  # type: ignore[arg-type]  # as one
+    return asyncio.run(put(backend, "q", messages))  # type: ignore[arg-type]  # as one
 
 
 def test_what_was_stored_is_told_and_what_is_unknown_is_not() -> None:

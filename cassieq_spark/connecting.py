@@ -1,37 +1,53 @@
-"""`connect_async` imports little: a thread imports all else when the block of its client begins."""
+"""`connect` and `connect_async` open a client. This module is light to import.
+
+A thread imports what `connect_async` needs when the client's block begins: the import takes half a
+second, and the event loop would stand still during it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final, SupportsIndex, Unpack, cast
+from typing import Any, SupportsIndex, Unpack, cast
 
 import cassieq_spark
 from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
-    arguments,
     by_option,
     parse_connection,
 )
 
-THREADS: Final = 16
-"""Calls at once, unless the program says otherwise. Each waits for Cassandra most of its time."""
+
+def connect(
+    contact_points: str | Sequence[str] | None = None, **connection: Unpack[ConnectionArguments]
+) -> cassieq_spark.Client:
+    """Connect to a keyspace. Close the client, or use it as a context manager.
+
+    Args:
+        contact_points: ``"host:port,host:port"`` or a list of ``"host:port"``; the port is 9042 if
+            it is left out. Default: variable ``CASSIEQ_CONTACT_POINTS``.
+        connection: See `ConnectionArguments`: keyspace, data centre, timeout, login, TLS.
+
+    Raises:
+        UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
+        AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
+        TlsFailed: Nodes and this client do not accept each other's certificates.
+        StoreUnavailable: No node answers; the error names host and port.
+    """
+    own = {"contact_points": contact_points}
+    return cassieq_spark.Client(parse_connection(by_option(connection, own, of="connect")))
 
 
 def connect_async(
     contact_points: str | Sequence[str] | None = None,
-    *,
-    threads: int = THREADS,
     **connection: Unpack[ConnectionArguments],
 ) -> cassieq_spark.AsyncClient:
     """Return a client for asyncio, which connects in its ``async with`` block.
 
     Args:
         contact_points: As for `connect`.
-        threads: How many calls are under way at once; others wait for them. Waiting for messages
-            takes no thread.
         connection: As for `connect`.
 
     Raises:
@@ -39,19 +55,18 @@ def connect_async(
     """
     own = {"contact_points": contact_points}
     options = parse_connection(by_option(connection, own, of="connect"))
-    made = _Unopened(options, arguments.count("threads", threads))
+    made = _Unopened(options)
     return cast("cassieq_spark.AsyncClient", made)
 
 
 class _Unopened:
-    """Becomes an `AsyncClient` in its block, once a thread has imported what that needs.
+    """Becomes an `AsyncClient` when its block begins, after a thread has imported the module.
 
-    Any other use makes it one at once.
+    Any other use turns it into an `AsyncClient` at once.
     """
 
-    def __init__(self, options: ConnectionOptions, threads: int) -> None:
+    def __init__(self, options: ConnectionOptions) -> None:
         self._options = options
-        self._threads = threads
 
     async def __aenter__(self) -> cassieq_spark.AsyncClient:
         await asyncio.to_thread(import_module, "cassieq_spark.aio.client")
@@ -71,10 +86,10 @@ class _Unopened:
 
 
 def _become_a_client(one: _Unopened) -> cassieq_spark.AsyncClient:
-    """The same object: who holds it, holds the client."""
+    """Turn the object into an `AsyncClient` in place: references to it stay valid."""
     client = cast("cassieq_spark.AsyncClient", one)
     if type(one) is _Unopened:
-        options, threads = one._options, one._threads  # noqa: SLF001 - its own
+        options = one._options  # noqa: SLF001 - its own
         client.__class__ = cassieq_spark.AsyncClient
-        client.__init__(options, threads=threads)  # type: ignore[misc]  # made in a second step
+        client.__init__(options)  # type: ignore[misc]  # made in a second step
     return client

@@ -1,0 +1,276 @@
+"""`Shelf` connects messages that wait for the program with calls that wait for messages.
+
+  look  ->  Held, Held, ...  ->  callers in threads or tasks, in the order of asking
+
+A caller takes a message that is here without a trip to the event loop; otherwise it leaves a
+`Waiter`. So no caller waits while a message is here. Holds I2: no message is handed out after its
+lease has run out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.errors.base import copied
+from cassieq_spark.queue.message import time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.queue.message import Message
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """A message that waits to be handed out, with the end of its lease."""
+
+    message: Message
+    receipt: Receipt
+    until_us: int
+
+
+class Waiter:
+    """A caller that waits for a message. None is its answer if no message came.
+
+    A Ctrl-C may come at any time, so nothing here holds a lock: `SimpleQueue` is safe for that.
+
+    Attributes:
+        wake: Called in any thread when the answer is here.
+    """
+
+    def __init__(self) -> None:
+        self._told: SimpleQueue[None] = SimpleQueue()
+        self._is_told = False
+        self.answer: tuple[Held | None, Exception | None] = None, None
+        self.wake: Callable[[], object] = lambda: None
+
+    def tell(self, held: Held | None = None, failure: Exception | None = None) -> None:
+        """Answer it, once."""
+        self.answer, self._is_told = (held, failure), True
+        self._told.put(None)
+        self.wake()
+
+    def done(self) -> bool:
+        """Whether it was answered."""
+        return self._is_told
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it was answered, or after so many seconds; for one thread."""
+        with suppress(Empty):
+            if not self.done():
+                self._told.get(timeout=timeout)
+
+    def result(self) -> Held | None:
+        """Wait for the answer; raise the failure that it is, if it is one."""
+        self.wait()
+        held, failure = self.answer
+        if failure is not None:
+            raise failure
+        return held
+
+
+class _Doors:
+    """The lock of all consumers of the process, which their callers and the event loop take.
+
+    A signal handler or the garbage collector may close a consumer in a thread that holds it. That
+    thread must not wait for the event loop then, which would wait for the lock: see `is_mine`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the present thread holds the lock."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - as `threading.Condition` asks
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+
+
+doors: Final = _Doors()
+
+
+class Shelf:
+    """The waiting messages of one consumer, and the callers that wait for one. Thread-safe.
+
+    Args:
+        prefetch: The number of messages that may wait here.
+        wake: Called when there is room, when a caller needs a look, and when a message comes back
+            after the end.
+
+    Attributes:
+        is_closed: Whether the consumer was closed, so that no caller gets a message any more.
+    """
+
+    def __init__(self, clock: Clock, prefetch: int, wake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._prefetch = prefetch
+        self._wake = wake
+        self._held: deque[Held] = deque()
+        # Each with whether its time is over: then a look that begins now may answer it with None.
+        self._waiters: dict[Waiter, bool] = {}
+        self._looking_for: list[Waiter] = []
+        self._untold: Exception | None = None
+        self._end: Exception | None = None
+        self.is_closed = False
+
+    # --- for callers, in any thread -----------------------------------------------------------
+
+    def ask(self) -> Message | Waiter:
+        """Take the next message, or return a waiter for one. See `look_for` and `leave`.
+
+        Raises:
+            Exception: The failure of a look, an ack or a renewal that no caller was told yet, or
+                that has ended the consumer.
+        """
+        with doors.lock:
+            if (held := self._next()) is not None:
+                return held.message
+            failure, self._untold = self._untold or self._end, None
+            if failure is not None:
+                raise copied(failure)
+            waiter = Waiter()
+            if self.is_closed:
+                waiter.tell()
+            else:
+                self._waiters[waiter] = False
+            return waiter
+
+    def taken(self, held: Held) -> bool:
+        """Whether the lease of a message that a waiter got runs still, when its caller takes it."""
+        with doors.lock:
+            return held.until_us > self._clock.now_us()
+
+    def look_for(self, waiter: Waiter) -> None:
+        """Answer a waiter whose time is over after one more look.
+
+        The answer is None if that look finds nothing. It must be a look that begins now: the last
+        one may be long ago, as looks become rare on a quiet queue.
+        """
+        with doors.lock:
+            if waiter in self._waiters:
+                self._waiters[waiter] = True
+                self._wake()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove the waiter of a caller that has left; its message goes to the next caller."""
+        with doors.lock:
+            if self._waiters.pop(waiter, None) is not None:
+                return
+            if (held := waiter.answer[0]) is not None:
+                self._held.appendleft(held)
+                self._serve()
+                self._wake()  # it is to be renewed, or given back
+
+    # --- for the event loop -------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether at most half of the prefetch waits here. Then one claim takes many messages."""
+        return len(self._held) <= self._prefetch // 2
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether the time of a waiter is over."""
+        with doors.lock:
+            return any(self._waiters.values())
+
+    def waiting(self) -> list[Held]:
+        """Return the messages that wait to be handed out."""
+        with doors.lock:
+            return list(self._held)
+
+    def begin_look(self) -> int:
+        """Begin a look, and return the number of messages that it may bring."""
+        with doors.lock:
+            self._looking_for = [waiter for waiter, is_late in self._waiters.items() if is_late]
+            return self._prefetch - len(self._held)
+
+    def end_look(self, found: Sequence[Held]) -> None:
+        """Hand out the messages that a look has found, or its answer that there are none.
+
+        After a look that worked, a failure that no caller was told yet is dropped.
+        """
+        with doors.lock:
+            self._untold = None
+            self._held += found
+            self._serve()
+            for waiter in () if found else self._looking_for:
+                if self._waiters.pop(waiter, None) is not None:
+                    waiter.tell()
+
+    def fail(self, failure: Exception, *, is_end: bool = False) -> None:
+        """Raise a failure in all waiters, or else in the next caller.
+
+        If only one waiter were told, each of the others would wait for a failure of its own, one
+        after the other.
+
+        Args:
+            is_end: Whether the failure has ended the consumer. Then it is raised every time, as is
+                a deletion or a bug.
+        """
+        with doors.lock:
+            if is_end or isinstance(failure, QueueDeleted) or not isinstance(failure, CassieqError):
+                self._end = failure
+            self._untold = None if self._waiters else failure
+            for waiter in self._waiters:
+                waiter.tell(failure=copied(failure))
+            self._waiters.clear()
+
+    def renewed(
+        self, held: Mapping[Receipt, Held], refused: Collection[Receipt], until_us: int
+    ) -> None:
+        """Note that leases end later. Forget refused messages: they are no longer ours."""
+        with doors.lock:
+            for receipt, one in held.items():
+                one.until_us = 0 if receipt in refused else until_us
+                one.message = replace(one.message, visible_until=time_of(until_us))
+            if refused:
+                self._held = deque(one for one in self._held if one.until_us)
+
+    def close(self) -> None:
+        """Answer every waiter, and every later caller, with None."""
+        with doors.lock:
+            self.is_closed = True
+            for waiter in self._waiters:
+                waiter.tell()
+            self._waiters.clear()
+
+    def clear(self) -> list[Receipt]:
+        """Take all messages that wait here, to give them back."""
+        with doors.lock:
+            left = [held.receipt for held in self._held]
+            self._held.clear()
+            return left
+
+    # --- parts; the caller holds the lock -----------------------------------------------------
+
+    def _next(self) -> Held | None:
+        """Take the next message whose lease still runs."""
+        now_us = self._clock.now_us()
+        while self._held:
+            held = self._held.popleft()
+            if len(self._held) == self._prefetch // 2:
+                self._wake()
+            if held.until_us > now_us:
+                return held
+        return None
+
+    def _serve(self) -> None:
+        """Hand out messages to the waiters, in their order."""
+        while self._waiters and (held := self._next()) is not None:
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            waiter.tell(held)

@@ -1,0 +1,299 @@
+"""Serve the calls of one client that wait for messages of a queue, with shared looks.
+
+One look runs at a time, whatever the number of waiters: a thousand idle ones cost the reads of one.
+A look is for the first waiter in the line, on its terms, and for all waiters with the same terms.
+
+- A look that finds messages serves at least the first waiter that it was made for.
+- The result "nothing" also counts for waiters that ask for a higher priority. All waiters for which
+  it counts go to the end of the line, in their order. If any other is left, the next look begins at
+  once.
+
+So every look takes the first waiter out of the line or puts it behind all others. A waiter waits
+for at most as many looks as there are waiters in front of it. On an empty queue, it waits for at
+most as many as there are priorities that waiters ask for. A look that is not answered for `SLOW_S`
+holds up no waiter behind it: the next one begins (ADR 21).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.errors import CassieqError, UsageError
+from cassieq_spark.errors.base import copied
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.settlement import Release
+from cassieq_spark.queue.get.pace import Pace
+from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.settle import receipts
+from cassieq_spark.queue.settle.settle import settle_in_background
+from cassieq_spark.store import caller
+from cassieq_spark.store.call import acting
+from cassieq_spark.store.side_by_side import SLOW_S, present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.message import Message
+
+MOST_SHARED: Final = 200
+"""The maximum number of messages of a look that makes several claims. All are in memory until the
+last one is read."""
+
+LAST_LOOK_S: Final = 0.8
+"""If several callers wait, one whose time ends longer than this after its last look began gets a
+look of its own: it misses no message that was visible for so long. The value is half of the longest
+pause, so callers that end one after the other make at most twice as many looks. A single waiter
+always gets such a look."""
+
+_logger = get_logger("queue")
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Waiter:
+    """A get that waits.
+
+    Attributes:
+        terms: What it has in common with other waiters that one look serves.
+        deadline: The time when it is answered with no message, by the event loop's clock.
+        needs_look: Whether it may only be answered after a look that began later than the get.
+        is_looked_for: Whether a look for it is running.
+        looked_at: The begin of the last look whose result counted for it.
+    """
+
+    lane: Lane
+    wanted: GetRequest
+    terms: GetRequest
+    account: str | None
+    deadline: float
+    needs_look: bool
+    answer: asyncio.Future[list[Message]]
+    is_looked_for: bool = False
+    looked_at: float = -inf
+
+
+class Waiting:
+    """All gets of one client that wait for messages of one queue. For the engine's event loop.
+
+    Attributes:
+        getter: Makes the looks.
+    """
+
+    def __init__(self) -> None:
+        self.getter = Getter()
+        self._waiters: deque[_Waiter] = deque()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
+        self._look_at = -inf
+        self._is_draining = False
+
+    async def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
+        """Lease messages, after waiting for the first one if necessary.
+
+        Raises:
+            CassieqError: A look failed; see `Getter.look`.
+        """
+        limits = present()
+        if wanted.wait_s <= 0 and min(limits.until, limits.each_s) < inf:
+            return await self.getter.look(lane, wanted)  # its limits are nobody else's
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(
+            lane=lane,
+            wanted=wanted,
+            terms=replace(wanted, at_most=1, wait_s=0),
+            account=acting.get(),
+            deadline=loop.time() + (0 if self._is_draining else wanted.wait_s),
+            needs_look=wanted.wait_s <= 0,
+            answer=loop.create_future(),
+        )
+
+        def leave() -> None:
+            if not waiter.answer.done():
+                waiter.answer.set_result([])
+
+        with caller.when_left(leave):
+            self._add(waiter)
+            return await waiter.answer
+
+    @property
+    def count(self) -> int:
+        """The number of waiters. Any thread may ask."""
+        return len(self._waiters)
+
+    def look_soon(self) -> None:
+        """Look now, because a message was put."""
+        self._pace.look_soon()
+        self._look_at = -inf
+        self._changed.set()
+
+    async def drain(self) -> None:
+        """Answer every waiter with no message. From now on, no get waits."""
+        now = asyncio.get_running_loop().time()
+        self._is_draining = True
+        for waiter in self._waiters:
+            waiter.deadline = min(waiter.deadline, now)
+            waiter.needs_look = False
+        self._changed.set()
+        # What a look finds after its waiter has left is given back before the client closes.
+        while under_way := {*self._under_way, *([self._task] if self._task else [])}:
+            await asyncio.wait(under_way)
+
+    def _add(self, waiter: _Waiter) -> None:
+        self._waiters.append(waiter)
+        if waiter.needs_look:
+            self._look_at = -inf
+        self._changed.set()
+        if self._task is None:
+            # The task looks for all waiters, so it must not run in the deadlines and the trace span
+            # of one.
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
+
+    async def _run(self) -> None:
+        try:
+            while self._answer_the_late():
+                await self._until_due()
+                if self._answer_the_late() and self._is_due():
+                    # A waiter that needs a look and comes while this one is running makes another
+                    # one due.
+                    self._look_at = inf
+                    first = self._unlooked()[0]
+                    acting.set(first.account)
+                    look = first.lane.store.session.looks.begin(_called, self._one_look)
+                    self._hold(look)
+                    await asyncio.wait({look}, timeout=SLOW_S)
+                    if not look.done():
+                        self._look_at = -inf
+        finally:
+            self._task = None
+
+    def _hold(self, task: asyncio.Task[None]) -> None:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _is_due(self) -> bool:
+        return self._look_at <= asyncio.get_running_loop().time() and bool(self._unlooked())
+
+    def _unlooked(self) -> list[_Waiter]:
+        """Return the waiters for which no look is running, in their order."""
+        return [one for one in self._waiters if not one.answer.done() and not one.is_looked_for]
+
+    def _answer_the_late(self) -> bool:
+        """Answer waiters whose time is over. Return whether any waiter is left."""
+        now = asyncio.get_running_loop().time()
+        is_alone = len(self._waiters) == 1
+        for waiter in self._unlooked():
+            if waiter.deadline > now:
+                continue
+            was_looked = not is_alone and waiter.deadline - waiter.looked_at <= LAST_LOOK_S
+            if waiter.looked_at < waiter.deadline and not was_looked and not self._is_draining:
+                waiter.needs_look = True
+                self._look_at = -inf
+            if not waiter.needs_look:
+                waiter.answer.set_result([])
+        self._waiters = deque(one for one in self._waiters if not one.answer.done())
+        return bool(self._waiters)
+
+    async def _until_due(self) -> None:
+        """Wait for the next look, for a deadline, or for a change."""
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        left = self._unlooked()
+        deadlines = [one.deadline for one in left if not one.needs_look]
+        due = min([self._look_at if left else inf, *deadlines])
+        if due > loop.time():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if due == inf else due):
+                    await self._changed.wait()
+
+    async def _one_look(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = self._unlooked()
+        if not waiting:
+            return  # they have left
+        first, terms = waiting[0], waiting[0].terms
+        asked = [one for one in waiting if one.terms == terms]
+        for one in asked:
+            one.is_looked_for = True
+        began_at = loop.time()
+        wanted = min(MOST_SHARED, sum(one.wanted.at_most for one in asked))
+        at_most = max(wanted, first.wanted.at_most)
+        lane = waiting[-1].lane  # with the newest settings
+        try:
+            found = await self.getter.look(lane, replace(terms, at_most=at_most))
+        except Exception as error:  # noqa: BLE001 - it is raised in the waiters
+            found, told, is_over = [], [], self._fail(terms, error)
+        else:
+            empty = range(terms.priority_at_least, lane.settings.priorities)
+            told = asked if found else self._put_behind(waiting, empty)
+            is_over = bool(found) or not self._is_left(empty)
+        finally:
+            for waiter in asked:
+                waiter.is_looked_for = False
+        for waiter in told:
+            waiter.needs_look, waiter.looked_at = False, began_at
+        if left := self._hand_out(terms, found):
+            self._hold(lane.store.session.begin(partial(give_back, lane), left))
+        now = loop.time()
+        if is_over:
+            self._pace.note(now, has_found=bool(found), lanes=self.getter.lanes)
+            now += self._pace.pause_s(now, lanes=self.getter.lanes)
+        self._look_at = min(self._look_at, now)
+        self._changed.set()
+
+    def _put_behind(self, waiting: list[_Waiter], empty: range) -> list[_Waiter]:
+        """Put waiters for which the result "nothing" counts at the end of the line; return them."""
+        told = [one for one in waiting if one.wanted.priority_at_least in empty]
+        behind = set(told)
+        self._waiters = deque([*(one for one in self._waiters if one not in behind), *told])
+        return told
+
+    def _is_left(self, empty: range) -> bool:
+        """Whether a waiter asks for a lower priority, or for a wrong one, which gets an error."""
+        return any(one.wanted.priority_at_least not in empty for one in self._unlooked())
+
+    def _fail(self, terms: GetRequest, error: Exception) -> bool:
+        """Raise an error in the waiters. Return whether it concerns the whole queue.
+
+        In that case, waiters that came since get it, too: each would wait for a look of its own
+        that fails.
+        """
+        is_of_terms = isinstance(error, UsageError)
+        for waiter in self._waiters:
+            if not waiter.answer.done() and (waiter.terms == terms or not is_of_terms):
+                waiter.answer.set_exception(copied(error))
+        return not is_of_terms
+
+    def _hand_out(self, terms: GetRequest, found: list[Message]) -> list[Message]:
+        """Give messages to the waiters, in their order; return those that no waiter is left for."""
+        for waiter in self._waiters:
+            if not found:
+                break
+            if not waiter.answer.done() and waiter.terms == terms:
+                mine, found = found[: waiter.wanted.at_most], found[waiter.wanted.at_most :]
+                waiter.answer.set_result(mine)
+        return found
+
+
+async def _called(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await work()
+
+
+async def give_back(lane: Lane, messages: Sequence[Message]) -> None:
+    """Release messages that nobody will get, uncounted. Unanswered ones come back by themselves."""
+    if not messages:
+        return
+    held = receipts.checked(lane, messages)
+    try:
+        await settle_in_background("release", lane, held, Release(is_counted=False))
+    except CassieqError as error:
+        # They come back when their leases run out.
+        event(_logger, "give_back_unanswered", queue=lane.queue, error=str(error))
