@@ -57,7 +57,9 @@ def test_the_split_of_a_filter_keeps_both_parts(
     source = client.create_queue("orders-to-split")
     source.put_many([b"x" * 2_000] * 3 + [b"x"] * 4)
     here = {"contactPoints": cassandra.contact_points, "keyspace": KEYSPACE}
-    messages = spark.readStream.format("cassieq").options(**here, queue="orders-to-split").load()
+    columns = "message_id string, body binary, tag string, headers map<string,string>"
+    source_of = spark.readStream.format("cassieq").schema(f"{columns}, `group` string")
+    messages = source_of.options(**here, queue="orders-to-split").load()
     code = sample(
         pytestconfig.rootpath / "docs" / "guides" / "source.md",
         "def split(",
