@@ -30,6 +30,7 @@ from cassieq_spark.queue.message import Message, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf
+from cassieq_spark.queue.waiting import give_back
 from cassieq_spark.store import portal
 from cassieq_spark.store.timer import Timer
 
@@ -192,11 +193,7 @@ class Ahead:
             await settle_in_background("release", self._lane, left, Release(is_counted=False))
 
     async def _give_back_late(self) -> None:
-        try:
-            await self._give_back()
-        except CassieqError as error:
-            # It comes back when its lease runs out.
-            event(_logger, "give_back_unanswered", queue=self._lane.queue, error=str(error))
+        await give_back(self._lane, self.shelf.clear())
 
     # --- renewals -----------------------------------------------------------------------------
 

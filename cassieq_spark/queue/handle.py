@@ -364,7 +364,7 @@ class Queue(Settling):
         return self._lane
 
     async def _hand_back(self, messages: list[Message]) -> None:
-        await give_back(self._lane, messages)
+        await give_back(self._lane, self._receipts(messages))
 
     async def _put(
         self,

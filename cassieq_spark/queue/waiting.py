@@ -23,7 +23,7 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.errors.base import copied
@@ -38,10 +38,10 @@ from cassieq_spark.store.call import acting
 from cassieq_spark.store.side_by_side import SLOW_S, present
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
+    from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
+    from cassieq_spark.store.session import CqlSession
 
 MOST_SHARED: Final = 200
 """The maximum number of messages of a look that makes several claims. All are in memory until the
@@ -167,7 +167,8 @@ class Waiting:
                     self._look_at = inf
                     first = self._unlooked()[0]
                     acting.set(first.account)
-                    look = first.lane.store.session.looks.begin(_called, self._one_look)
+                    session = first.lane.store.session
+                    look = session.looks.begin(self._one_look, session)
                     self._hold(look)
                     await asyncio.wait({look}, timeout=SLOW_S)
                     if not look.done():
@@ -214,7 +215,7 @@ class Waiting:
                 async with asyncio.timeout_at(None if due == inf else due):
                     await self._changed.wait()
 
-    async def _one_look(self) -> None:
+    async def _one_look(self, session: CqlSession) -> None:
         loop = asyncio.get_running_loop()
         waiting = self._unlooked()
         if not waiting:
@@ -241,7 +242,7 @@ class Waiting:
         for waiter in told:
             waiter.needs_look, waiter.looked_at = False, began_at
         if left := self._hand_out(terms, found):
-            self._hold(lane.store.session.begin(partial(give_back, lane), left))
+            self._hold(session.begin(partial(give_back, lane), receipts.checked(lane, left)))
         now = loop.time()
         if is_over:
             self._pace.note(now, has_found=bool(found), lanes=self.getter.lanes)
@@ -283,15 +284,10 @@ class Waiting:
         return found
 
 
-async def _called(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    await work()
-
-
-async def give_back(lane: Lane, messages: Sequence[Message]) -> None:
+async def give_back(lane: Lane, held: list[Receipt]) -> None:
     """Release messages that nobody will get, uncounted. Unanswered ones come back by themselves."""
-    if not messages:
+    if not held:
         return
-    held = receipts.checked(lane, messages)
     try:
         await settle_in_background("release", lane, held, Release(is_counted=False))
     except CassieqError as error:

@@ -34,7 +34,7 @@ from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from cassieq_spark.aio.client import AsyncClient
     from cassieq_spark.aio.queue import AsyncQueue
@@ -93,7 +93,6 @@ class Backend:
         self._reads = Turns(READS)
         self._shared = Shared()
         self.answers = Answers()
-        self._opened: Client | None = None
         self._client: AsyncClient | None = None
         self._is_draining = False
         self._handles: Recent[str, AsyncQueue] = Recent(HANDLES)
@@ -152,14 +151,14 @@ class Backend:
         """
         while self._client is None:
             try:
-                self._opened = await portal.asked(connected(self._open_client))
+                opened = await portal.asked(connected(self._open_client))
             except (AuthenticationRefused, TlsFailed):
                 raise
             except (StoreUnavailable, StoreTimeout) as error:
                 event(_logger, "gateway_waits", error=str(error))
                 await asyncio.sleep(AGAIN_S)
             else:
-                self._client = for_tasks(self._opened)
+                self._client = for_tasks(opened)
                 event(_logger, "gateway_connected", keyspace=self.client.keyspace)
 
     async def run(self, work: Callable[[], Awaitable[T]], account: str | None = None) -> T:
@@ -174,6 +173,14 @@ class Backend:
         """
         suggests.set(False)
         return await self._turns.run(work, account)
+
+    async def asked(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a coroutine of the engine when it is the turn of whoever sent the request.
+
+        Raises:
+            Busy, StoreTimeout: As `run`.
+        """
+        return await self.run(lambda: portal.asked(work()))
 
     async def reading(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Await `run` or `on_queue` for calls that read messages without leasing them.
@@ -272,7 +279,7 @@ class Backend:
         """Answer all who wait for messages; from now on nobody waits."""
         self._is_draining = True
         if self._opened is not None:
-            portal.start(self._opened._drain())  # noqa: SLF001 - of one package
+            portal.start(self._opened._drain())  # noqa: SLF001 - as above
 
     async def close(self) -> None:
         """Disconnect; what is not answered in `CLOSE_S` ends with the process."""
@@ -284,6 +291,11 @@ class Backend:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await portal.asked(caller.in_a_thread(self._opened.close))
+
+    @property
+    def _opened(self) -> Client | None:
+        """The blocking client that the connected one mirrors."""
+        return None if self._client is None else self._client._sync  # noqa: SLF001 - of one package
 
     async def _on_handle(self, name: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
         try:

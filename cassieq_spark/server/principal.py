@@ -165,7 +165,7 @@ class Gate:
 
         master_key = cast("MasterKey", self._master_key)
         admin = AccountAdmin(self._backend.store)
-        return await self._backend.run(lambda: portal.asked(work(admin, master_key)))
+        return await self._backend.asked(lambda: work(admin, master_key))
 
     async def sign(
         self, principal: Principal, grants: tuple[Grant, ...], *, begins_us: int, ends_us: int

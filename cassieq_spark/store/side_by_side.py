@@ -50,16 +50,11 @@ class Places:
         self._taken: deque[_Place] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def take_free(self, account: str | None) -> _Place | None:
-        """Take a place if one is free and nobody waits for it; return the argument of `leave`."""
-        self._serve()
-        is_free = self._is_free(account) and not self._lines.waits(account)
-        return self._place() if is_free else None
-
     async def take(self, account: str | None) -> _Place:
         """Wait for a place; return the argument of `leave`."""
-        if (place := self.take_free(account)) is not None:
-            return place
+        self._serve()
+        if self._is_free(account) and not self._lines.waits(account):
+            return self._place()
         turn: asyncio.Future[_Place] = asyncio.get_running_loop().create_future()
         self._lines.add(account, turn)
         self._serve()

@@ -167,11 +167,12 @@ class Together:
             CassieqError: The error of ``put``: nothing was stored, or the queue is gone.
             StoreTimeout: The caller's time was over before anything was sent.
         """
-        rows = asked.rows[: MOST_MESSAGES + 1]
+        rows, limits = asked.rows, asked.limits
+        if len(rows) > MOST_MESSAGES or min(limits.until, limits.each_s) < inf:
+            return await put([asked])
         entries = encode.entries_of(rows) - len(rows)  # a message without headers takes no time
         size = await caller.off_loop(lambda: sum(map(encode.size, rows)), entries=entries)
-        is_large = len(asked.rows) > MOST_MESSAGES or size > MOST_BYTES
-        if is_large or asked.limits.until < inf or asked.limits.each_s < inf:
+        if size > MOST_BYTES:
             return await put([asked])
         clock = asked.lane.store.session.clock
         line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))

@@ -11,7 +11,6 @@ from cassieq_spark.queue.inspect.letters import conditions, letter_as_object
 from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.messages import listed
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -35,7 +34,7 @@ async def show(call: Call) -> Answer:
                 break
         return found
 
-    found = await call.backend.reading(lambda: call.backend.run(lambda: portal.asked(chosen())))
+    found = await call.backend.reading(lambda: call.backend.asked(chosen))
     return await listed(call, found, partial(_shown, call))
 
 

@@ -19,7 +19,6 @@ from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.messages import Seen, seen, spot_of
 from cassieq_spark.server.ui.page import Form, Shown
 from cassieq_spark.server.ui.session import GRANTS
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,8 +147,8 @@ async def show(visit: Visit) -> Shown:
         return found, at
 
     backend = visit.backend
-    found, at = await backend.reading(lambda: backend.run(lambda: portal.asked(work())))
-    is_for_dead = may_redrive and await backend.run(lambda: portal.asked(has_sources()))
+    found, at = await backend.reading(lambda: backend.asked(work))
+    is_for_dead = may_redrive and await backend.asked(has_sources)
     return Shown(
         template="dead.html",
         values={

@@ -14,7 +14,6 @@ from cassieq_spark.queue.inspect.pages import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.page import Shown
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.message import Message
@@ -69,8 +68,7 @@ async def show(visit: Visit) -> Shown:
         lane = await open_lane(visit.backend.store, QueueName(visit.queue))
         return await page(lane, TOGETHER + 1, after=after)
 
-    backend = visit.backend
-    found = await backend.reading(lambda: backend.run(lambda: portal.asked(work())))
+    found = await visit.backend.reading(lambda: visit.backend.asked(work))
     shown = [seen(one, given.show) for one in found[:TOGETHER]]
     return Shown(
         template="messages.html",
