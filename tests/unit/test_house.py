@@ -7,7 +7,7 @@ from pathlib import Path
 
 import cassieq_spark
 
-LIMIT_LINES = 400
+LIMIT_LINES = 600
 PACKAGE = Path(cassieq_spark.__file__).parent
 
 
