@@ -179,7 +179,7 @@ def pages(root: Path) -> dict[Path, str]:
 
 def options_page() -> str:
     """All options, in one table per kind of reader and writer."""
-    parts = [_head("Options", "cassieq_spark/options/table.py", OPTIONS_HEAD)]
+    parts = [_head("Options", "cassieq_spark/options", OPTIONS_HEAD)]
     for scopes in dict.fromkeys(option.scopes for option in OPTIONS):
         parts.append(f"## {_where(scopes)}\n")
         if scopes == {Scope.QUEUE}:

@@ -33,7 +33,7 @@ from cassieq_spark.cli.outage import TerminalHandler
 from cassieq_spark.cli.output import Json, print_json, print_note, print_rows, say
 from cassieq_spark.cli.settings import Connection
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.options.variables import misspelt
+from cassieq_spark.options.parse import misspelt
 
 app = typer.Typer(
     name="cassieq",

@@ -1,14 +1,21 @@
 """Define all options in one table, and the values they are parsed into (conventions 4).
 
 `OPTIONS` generates the parsers, ``docs/reference/options.md`` and ``conf/cassieq.toml``. To add an
-option, add its row to its group and its field in `parsed`.
+option, add its row, which is a field of the value that it is parsed into.
 """
 
 from __future__ import annotations
 
-from cassieq_spark.options.of_connection import ConnectionArguments, by_option
+from cassieq_spark.options.of_connection import ConnectionArguments, ConnectionOptions, by_option
+from cassieq_spark.options.of_spark import (
+    QueueSelection,
+    ReadOptions,
+    SinkOptions,
+    SourceOptions,
+)
 from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
+    OPTIONS,
     QueueSettings,
     account_name,
     parse_connection,
@@ -18,14 +25,6 @@ from cassieq_spark.options.parse import (
     parse_view,
     queue_name,
 )
-from cassieq_spark.options.parsed import (
-    ConnectionOptions,
-    ReadOptions,
-    SinkOptions,
-    SourceOptions,
-)
-from cassieq_spark.options.selection import QueueSelection
-from cassieq_spark.options.table import OPTIONS
 from cassieq_spark.options.values import DEFAULT_PORT
 
 __all__ = [

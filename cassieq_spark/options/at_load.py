@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.options.option import READING, Scope
-from cassieq_spark.options.parse import parse_read, parse_source, unknown
-from cassieq_spark.options.table import OPTIONS
+from cassieq_spark.options.parse import OPTIONS, parse_read, parse_source, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any, Final, TypedDict
@@ -74,6 +75,54 @@ def by_option(
         re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
         for keyword, value in {**connection, **own}.items()
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """The role to log in as, with its password."""
+
+    username: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """The files to verify nodes by, and this client's certificate. Paths only: tasks read them."""
+
+    ca_file: str
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: Secret | None = None
+    verifies_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to reach Cassandra. Hashable, since a process keeps one session for each.
+
+    Attributes:
+        login: None: no login.
+        tls: None: no TLS.
+    """
+
+    contact_points: tuple[tuple[str, int], ...]
+    keyspace: str
+    datacenter: str | None
+    connect_timeout_s: float
+    login: Login | None = None
+    tls: TlsOptions | None = None
+
+    @property
+    def addresses(self) -> str:
+        """The contact points as a user writes them."""
+        return ", ".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in self.contact_points
+        )
+
+    def __str__(self) -> str:
+        """Show what a client is connected to."""
+        return f"{self.addresses!r}, keyspace={self.keyspace!r}"
 
 
 CONNECTION: Final[tuple[Option, ...]] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ class Option:
     """One option.
 
     Attributes:
+        field: The field of a frozen value that holds it; empty: several make one value.
         default: The parsed default; None: unset.
         unit: The unit of a number, for the reference.
         example: An example as a user writes it; an option with a default needs none.
@@ -45,6 +46,7 @@ class Option:
     """
 
     name: str
+    field: str = ""
     scopes: frozenset[Scope]
     values: Values[Any]
     doc: str
@@ -70,3 +72,30 @@ FORMAT: Final = READING | SINK
 EVERYWHERE: Final = FORMAT | {Scope.CONNECTION}
 QUEUE: Final = frozenset({Scope.QUEUE})
 SPARK: Final = frozenset({Scope.SPARK})
+
+
+_ROW: Final = "cassieq_option"
+
+
+def row(allowed: Values[Any], *, default: Any = None, **more: Any) -> Any:
+    """Define a field of a frozen value that is an option, with the attributes of `Option`."""
+    # Under one key: pydantic reads keys such as "default" as its own.
+    return field(default=default, metadata={_ROW: {"values": allowed, "default": default, **more}})
+
+
+def rows_of(kind: type, scopes: frozenset[Scope], *, is_python: bool = False) -> list[Option]:
+    """The options that a class has as its own fields, without those of its base.
+
+    Args:
+        is_python: Whether they are named like keywords of Python: ``max_deliveries``.
+    """
+    found = []
+    for one in fields(kind):
+        if _ROW in one.metadata and one.name in kind.__annotations__:
+            attributes = one.metadata[_ROW]
+            # A field of a time has its unit in its name; the option has not (conventions 2).
+            name = one.name.removesuffix("_s") if attributes.get("unit") == "seconds" else one.name
+            if not is_python:
+                name = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
+            found.append(Option(name=name, field=one.name, scopes=scopes, **attributes))
+    return found

@@ -6,29 +6,42 @@ import difflib
 import json
 import os
 import reprlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeVar
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.model.dedup import MAX_WINDOW_S, MIN_WINDOW_S
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import QueueName
-from cassieq_spark.model.lanes import MAX_LANES
+from cassieq_spark.model.lanes import MAX_LANES, MAX_PRIORITIES, MAX_SHARDS
 from cassieq_spark.options import values
-from cassieq_spark.options.of_spark import VIEWS_OF_MANY
-from cassieq_spark.options.option import ENV_PREFIX, Option, Scope
-from cassieq_spark.options.parsed import (
+from cassieq_spark.options.of_connection import (
+    CONNECTION,
     ConnectionOptions,
     Login,
+    TlsOptions,
+)
+from cassieq_spark.options.of_spark import (
+    FORMATS,
+    SPARKS_OWN,
+    VIEWS_OF_MANY,
     ReadOptions,
     SinkOptions,
     SourceOptions,
-    TlsOptions,
+    select,
 )
-from cassieq_spark.options.selection import select
-from cassieq_spark.options.table import OPTIONS
+from cassieq_spark.options.option import (
+    ENV_PREFIX,
+    FOUR_HUNDRED_DAYS_S,
+    QUEUE,
+    THIRTY_DAYS_S,
+    Option,
+    Scope,
+    row,
+    rows_of,
+)
 from cassieq_spark.options.values import NotAllowed, Values
-from cassieq_spark.options.variables import nearest_to
 
 T = TypeVar("T", SourceOptions, ReadOptions, SinkOptions)
 N = TypeVar("N")
@@ -41,21 +54,107 @@ _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 class QueueSettings:
     """Settings of ``client.create_queue``; they are stored with the queue."""
 
-    bucket_size: int
-    priorities: int
-    shards: int
-    fairness: float
-    schedule_after_s: float
-    schedule_period_s: float
-    visibility_timeout_s: float
-    max_deliveries: int | None
-    dead_letter_queue: QueueName | None
-    repair_timeout_s: float
-    linger_s: float
-    gap_timeout_s: float
-    retention_s: float | None
-    dead_letter_expired: bool
-    dedup_window_s: float | None
+    bucket_size: int = row(
+        values.whole(1, 100_000, from_text=False),
+        default=100_000,
+        unit="ids",
+        doc="The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger "
+        "buckets are cheaper.",
+    )
+    priorities: int = row(
+        values.whole(1, MAX_PRIORITIES, from_text=False),
+        default=1,
+        unit="classes",
+        doc="The number of priorities. `put` takes a priority from 0 to one less than this; a "
+        "higher one is handed out first. It cannot change.",
+    )
+    shards: int = row(
+        values.whole(1, MAX_SHARDS, from_text=False),
+        default=1,
+        unit="lanes",
+        doc="The number of lanes of each priority, for many producers and consumers at once. "
+        "Messages of one `key` stay in one lane. `priorities` times `shards` is 64 at most. It "
+        "cannot change.",
+    )
+    fairness: float = row(
+        values.share(0.5),
+        default=0.1,
+        unit="share",
+        doc="The share of what is handed out that is offered to a lower priority first, from 0 "
+        "to 0.5. With 0, a lower priority gets nothing while a higher one has messages.",
+    )
+    schedule_after_s: float = row(
+        values.seconds(0, 86_400, from_text=False),
+        default=900.0,
+        unit="seconds",
+        doc="A message that is due later than this from now waits in a part of its own, so that "
+        "it costs nothing until its time comes.",
+    )
+    schedule_period_s: float = row(
+        values.seconds(60, 86_400, from_text=False),
+        default=3_600.0,
+        unit="seconds",
+        doc="Scheduled messages that are due within the same period share such a part. A message "
+        "may be due at most 10,000 periods ahead, and at most 400 days. It cannot change.",
+    )
+    visibility_timeout_s: float = row(
+        values.seconds(0.1, THIRTY_DAYS_S, from_text=False),
+        default=30.0,
+        unit="seconds",
+        doc="How long a message stays hidden after a get that sets no timeout itself.",
+    )
+    max_deliveries: int | None = row(
+        values.whole(1, (1 << 31) - 1, from_text=False),
+        unit="deliveries",
+        example=5,
+        doc="The number of deliveries that a message has; after the last one it is dead. "
+        "Messages die only if the queue has a dead-letter queue. Unset: no limit.",
+    )
+    dead_letter_queue: QueueName | None = row(
+        values.queue_name(),
+        example="orders.dead",
+        doc="The queue that repair moves dead messages to. It must exist already.",
+    )
+    repair_timeout_s: float = row(
+        values.seconds(0.2, 86_400, from_text=False),
+        default=15.0,
+        unit="seconds",
+        doc="How long a bulk writer may be silent before repair aborts its transaction.",
+    )
+    linger_s: float = row(
+        values.seconds(0, 60, from_text=False),
+        default=0.02,
+        unit="seconds",
+        doc="How long a bucket stays open for more messages after a reader first saw a message "
+        "in it. Messages that come one by one, or a few at a time, do not wait for it.",
+    )
+    gap_timeout_s: float = row(
+        values.seconds(0.1, 86_400, from_text=False),
+        default=10.0,
+        unit="seconds",
+        doc="How long a reserved bucket may stay empty before it is closed.",
+    )
+    retention_s: float | None = row(
+        values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False),
+        unit="seconds",
+        example=345_600,
+        doc="How long a message is kept that nobody gets, counted from when it is due. Then it "
+        "expires. It counts for buckets that are sealed after it was set. Unset: for ever.",
+    )
+    dead_letter_expired: bool = row(
+        values.flag(),
+        default=False,
+        doc="Whether expired messages go to the dead-letter queue, with the reason `expired`. "
+        "Otherwise they are dropped.",
+    )
+    dedup_window_s: float | None = row(
+        values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False),
+        unit="seconds",
+        example=3_600,
+        doc="How long a `dedup_key` stands for the first message that was put with it: a further "
+        "put of the key stores nothing. A longer window counts for keys that are put after it was "
+        "set. Unset: keys are refused.",
+    )
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
@@ -71,7 +170,7 @@ class QueueSettings:
                 f"{found['priorities']} and {found['shards']}: a queue has {MAX_LANES} lanes at "
                 "most, one for each priority and shard. Choose fewer of either"
             )
-        return cls(**{_field(option): found[option.name] for option in _of(Scope.QUEUE)})
+        return cls(**{option.field: found[option.name] for option in _of(Scope.QUEUE)})
 
     @property
     def period_us(self) -> int:
@@ -85,12 +184,12 @@ class QueueSettings:
             OptionUnknown, OptionInvalid: See `parse`.
         """
         found = _read(changes, Scope.QUEUE)
-        changed = {_field(one): found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
+        changed = {one.field: found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
         return replace(self, **changed)
 
     def by_option(self) -> dict[str, Any]:
         """Each setting by the name that `create_queue` knows it by; times are seconds."""
-        return {one.name: getattr(self, _field(one)) for one in _of(Scope.QUEUE)}
+        return {one.name: getattr(self, one.field) for one in _of(Scope.QUEUE)}
 
     def to_json(self) -> str:
         """The JSON text that the queue row holds."""
@@ -107,7 +206,7 @@ class QueueSettings:
         try:
             given = dict(json.loads(stored))
             found: dict[str, Any] = {
-                _field(option): _stored(option, given.pop(_field(option), option.default))
+                option.field: _stored(option, given.pop(option.field, option.default))
                 for option in _of(Scope.QUEUE)
             }
         except (ValueError, TypeError, NotAllowed) as error:
@@ -127,8 +226,65 @@ class QueueSettings:
         return [
             (option.name, here, there)
             for option in _of(Scope.QUEUE)
-            if (here := getattr(self, _field(option))) != (there := getattr(other, _field(option)))
+            if (here := getattr(self, option.field)) != (there := getattr(other, option.field))
         ]
+
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    *CONNECTION,
+    *FORMATS,
+    *rows_of(QueueSettings, QUEUE, is_python=True),
+    *SPARKS_OWN,
+)
+"""Every option, one row each, and nowhere else (conventions 4)."""
+
+OTHERS: Final = (
+    "CASSIEQ_ACCESS_KEY_ID",
+    "CASSIEQ_ACCESS_LOG",
+    "CASSIEQ_FORK_SERVER",
+    "CASSIEQ_IVY_SETTINGS",
+    "CASSIEQ_LOG_FORMAT",
+    "CASSIEQ_LOG_LEVEL",
+    "CASSIEQ_MASTER_KEY_FILE",
+    "CASSIEQ_SECRET_ACCESS_KEY",
+)
+"""Variables that are no option's."""
+
+KNOWN: Final = tuple(
+    sorted({*OTHERS, *(option.variable for option in OPTIONS if option.has_variable)})
+)
+
+_CLOSE: Final = 0.8
+"""How alike two names are without the prefix, for one to be a misspelt form of the other.
+
+Without a limit, a program's own variables would each be taken for one of ours.
+"""
+
+
+def misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Each variable that looks like one of ours and is none, with the nearest of ours."""
+    bare = [one.removeprefix(ENV_PREFIX) for one in KNOWN]
+    found = []
+    for name in sorted(names):
+        plain = name.upper().replace("-", "_")
+        if name in KNOWN or not plain.startswith(ENV_PREFIX):
+            continue
+        near = difflib.get_close_matches(
+            plain.removeprefix(ENV_PREFIX), bare, n=1, cutoff=_CLOSE
+        ) or _without_underscores(plain, bare)
+        found += [(name, ENV_PREFIX + one) for one in near]
+    return found
+
+
+def nearest_to(variable: str, names: Iterable[str]) -> str:
+    """A sentence for an error that says an option is not set, if a variable of it is misspelt."""
+    wrong = [name for name, right in misspelt(names) if right == variable]
+    return f" Variable {wrong[0]} is not read: did you mean {variable}?" if wrong else ""
+
+
+def _without_underscores(name: str, bare: list[str]) -> list[str]:
+    flat = name.removeprefix(ENV_PREFIX).replace("_", "")
+    return [one for one in bare if one.replace("_", "") == flat][:1]
 
 
 def queue_name(value: object) -> QueueName:
@@ -214,7 +370,7 @@ def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
 def _filled_in(kind: type[T], found: Mapping[str, Any], **own: Any) -> T:
     """The options of a format, each in the field that is named like it."""
     names = {one.name for one in fields(kind)} - own.keys() - {"connection"}
-    given = {_field(one): found[one.name] for one in OPTIONS if one.name in found}
+    given = {one.field: found[one.name] for one in OPTIONS if one.name in found}
     return kind(connection=_connection(found), **own, **{name: given[name] for name in names})
 
 
@@ -276,12 +432,6 @@ def _needs(found: Mapping[str, Any], name: str, other: str, why: str) -> None:
 
 def _of(scope: Scope) -> list[Option]:
     return [option for option in OPTIONS if scope in option.scopes]
-
-
-def _field(option: Option) -> str:
-    """The field that holds an option: in Python's spelling, with a time's unit (conventions 2)."""
-    name = option.variable.removeprefix(ENV_PREFIX).lower()
-    return f"{name}_s" if option.unit == "seconds" else name
 
 
 def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:

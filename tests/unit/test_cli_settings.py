@@ -18,7 +18,7 @@ from cassieq_spark.cli.settings import find_file, options_of, seconds
 from cassieq_spark.embedded import daemon
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import OPTIONS, parse_connection
-from cassieq_spark.options.variables import OTHERS
+from cassieq_spark.options.parse import OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 
