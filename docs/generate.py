@@ -215,7 +215,7 @@ def source_table() -> str:
 
 def errors_page() -> str:
     """All errors, by their base class."""
-    parts = [_head("Errors", "cassieq_spark/errors", ERRORS_HEAD)]
+    parts = [_head("Errors", "cassieq_spark/errors.py", ERRORS_HEAD)]
     leaves = [kind for kind in _errors_below(errors.CassieqError) if "code" in vars(kind)]
     for base in dict.fromkeys(_family(kind) for kind in leaves):
         parts.append(f"## {base.__name__}\n")

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import CassieqError, QueueDeleted
-from cassieq_spark.errors.base import copied
+from cassieq_spark.errors import CassieqError, QueueDeleted, copied
 from cassieq_spark.queue.message import time_of
 
 if TYPE_CHECKING:

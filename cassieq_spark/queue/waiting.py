@@ -25,8 +25,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import CassieqError, UsageError
-from cassieq_spark.errors.base import copied
+from cassieq_spark.errors import CassieqError, UsageError, copied
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.get.pace import Pace

@@ -1,4 +1,4 @@
-"""Tools for tests of programs that use queues: a real Cassandra, a clock to turn, faults."""
+"""Tools for tests of programs that use queues: a real Cassandra, and a clock to turn."""
 
 from __future__ import annotations
 

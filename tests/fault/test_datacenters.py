@@ -9,7 +9,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.testing import EmbeddedCassandra, ManualClock, wait_until
-from cassieq_spark.testing.faults import FaultyStore
+from tests.fixtures.faults import FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import seal
 from cassieq_spark.store import portal
 from cassieq_spark.store.statements import Kind, every_statement
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Door, door_of
 
 if TYPE_CHECKING:

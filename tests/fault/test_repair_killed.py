@@ -14,8 +14,8 @@ from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock, wait_until
-from cassieq_spark.testing.faults import FaultyStore
 from tests.children.dying_repairer import BEGUN
+from tests.fixtures.faults import FaultyStore
 from tests.fixtures.queues import Crash, Door, crash, drain
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from cassieq_spark.options.values import Secret
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
 from cassieq_spark.testing import ManualClock
-from cassieq_spark.testing.faults import Fault, FaultyStore
 from tests.fixtures.accounts import shower, signer
+from tests.fixtures.faults import Fault, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.errors import QueueDeleted, StoreUnavailable, UsageError
-from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.faults import FaultyStore
 from tests.fixtures.processes import CHILDREN
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cassieq_spark.queue.settle import settle
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

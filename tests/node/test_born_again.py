@@ -19,8 +19,8 @@ from cassieq_spark.spark.views.rows import Asked, queue_rows
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, payload
 
 if TYPE_CHECKING:

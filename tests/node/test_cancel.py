@@ -16,7 +16,7 @@ from cassieq_spark.errors import CasAmbiguous, OptionInvalid, QueueDeleted, Stor
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor

@@ -22,7 +22,7 @@ from cassieq_spark.store.cas import (
     Version,
 )
 from cassieq_spark.store.tables.monotons import Monoton, Monotons
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door

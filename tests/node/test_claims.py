@@ -14,7 +14,7 @@ from cassieq_spark.model.settlement import Extend, Release, TakeOver
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
 from cassieq_spark.spark.source.renewal import Renewal, _Held
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor

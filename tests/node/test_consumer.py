@@ -19,7 +19,7 @@ from cassieq_spark.queue.settle import ack_buffer
 from cassieq_spark.store import caller, cas, session
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -14,8 +14,8 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair import findings
 from cassieq_spark.store import portal
 from cassieq_spark.store.side_by_side import WIDTH
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

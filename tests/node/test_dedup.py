@@ -20,7 +20,7 @@ from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.dedup import YOUNG_US
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault, FaultyStore
+from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault, FaultyStore
+from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, to_the_next_minute
 
 if TYPE_CHECKING:

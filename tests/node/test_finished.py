@@ -13,7 +13,7 @@ from cassieq_spark.queue.get.begin import POINTERS_FOR_S
 from cassieq_spark.queue.get.finished import KEPT_BUCKETS, LEARN_EVERY_S, STUCK_FOR_S, Finished
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.hints import FEW_MINUTES
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cassieq_spark.queue.find import read_row
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
-from cassieq_spark.testing.faults import Away
+from tests.fixtures.faults import Away
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

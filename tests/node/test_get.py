@@ -23,7 +23,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.get import search
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

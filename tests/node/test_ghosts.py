@@ -12,7 +12,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket

@@ -22,7 +22,7 @@ from cassieq_spark.queue.inspect.look import look
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
 from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from cassieq_spark.options import parse_source
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.lanes import Readers
 from cassieq_spark.store import caller, portal
-from cassieq_spark.testing.faults import Away, Fault
+from tests.fixtures.faults import Away, Fault
 from tests.fixtures.queues import to_the_next_minute
 
 if TYPE_CHECKING:

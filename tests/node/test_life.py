@@ -12,8 +12,8 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane

@@ -12,7 +12,7 @@ from cassieq_spark.errors import QueueDeleted, SchemaMismatch
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.store import portal, schema, statements
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door

@@ -21,7 +21,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.work import Where
 from cassieq_spark.store import portal, session
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from cassieq_spark.queue.get.claim import Budget
 from cassieq_spark.queue.get.young import FEW, SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.reader import Reader

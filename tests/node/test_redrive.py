@@ -19,7 +19,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.repair import redrive
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.message import time_of, us_of
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import claims
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra

@@ -11,7 +11,7 @@ import pytest
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.store import session as sessions
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.model.sink_txn import TaskResult

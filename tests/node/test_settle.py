@@ -23,7 +23,7 @@ from cassieq_spark.queue.message import read_messages
 from cassieq_spark.queue.settle.counts import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

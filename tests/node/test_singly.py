@@ -13,7 +13,7 @@ from cassieq_spark.queue.get.peek import AGAIN
 from cassieq_spark.queue.reserve import ALWAYS
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.buckets import Buckets
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable

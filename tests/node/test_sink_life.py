@@ -25,8 +25,8 @@ from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied, Refused
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, cost, crash
 
 if TYPE_CHECKING:

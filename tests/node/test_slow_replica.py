@@ -21,7 +21,7 @@ from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Away, Fault
+from tests.fixtures.faults import Away, Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed

@@ -18,7 +18,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.put import producer
 from cassieq_spark.store import portal, session, side_by_side
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.node.test_due_lanes import DAY_S, QUICK, finish
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.heartbeat import Heartbeat
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor

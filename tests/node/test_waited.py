@@ -13,7 +13,7 @@ from cassandra import OperationTimedOut
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import portal
 from cassieq_spark.store.statements import READ_QUEUE
-from cassieq_spark.testing.faults import Fault, FaultyStore
+from tests.fixtures.faults import Fault, FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from cassieq_spark.server.principal import LOCAL, READS, Gate
 from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import acting
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import FaultyStore
 from tests.fixtures.accounts import pair, signed
+from tests.fixtures.faults import FaultyStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -18,9 +18,9 @@ from cassieq_spark.queue.find import open_lane
 from cassieq_spark.repair.lead import taken
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine, end
+from tests.fixtures.faults import Away, FaultyStore
 from tests.fixtures.metrics import scrape, scrape_until, scraped
 from tests.server.test_serve import raw
 

@@ -23,8 +23,8 @@ from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.serve import GatewayServer
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Away, FaultyStore
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.faults import Away, FaultyStore
 from tests.server.conftest import sqs_at
 
 if TYPE_CHECKING:

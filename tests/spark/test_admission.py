@@ -18,7 +18,7 @@ from cassieq_spark.store import caller, portal
 from cassieq_spark.store import session as sessions
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing import ManualClock, wait_until
-from cassieq_spark.testing.faults import FaultyStore
+from tests.fixtures.faults import FaultyStore
 from tests.fixtures.queues import time_stands_still
 from tests.fixtures.streams import Collected, bodies
 

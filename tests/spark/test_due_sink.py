@@ -18,7 +18,7 @@ from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.spark import lane_packer, sink
 from cassieq_spark.spark.ahead import Ahead
 from cassieq_spark.store import portal
-from cassieq_spark.testing.faults import Fault
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, drain
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Away, FaultyStore
+from tests.fixtures.faults import Away, FaultyStore
 from tests.fixtures.queues import time_stands_still
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from cassieq_spark.spark.source.admission import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock, wait_until
-from cassieq_spark.testing.faults import Away, FaultyStore
+from tests.fixtures.faults import Away, FaultyStore
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo

@@ -25,8 +25,8 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, ReceiptExpired, ReceiptInvalid
 from cassieq_spark.store.statements import Kind, every_statement
-from cassieq_spark.testing.faults import Fault
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Door, door_of
 from tests.stateful.queue_reference import Expected, Place, Reference
 

@@ -17,7 +17,7 @@ from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Kind, every_statement
-from cassieq_spark.testing.faults import Fault, FaultyStore, partition_of
+from tests.fixtures.faults import Fault, FaultyStore, partition_of
 from tests.storm.node_clock import NodeClock, measure_often
 
 if TYPE_CHECKING:

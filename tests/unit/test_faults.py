@@ -11,7 +11,7 @@ from cassandra import OperationTimedOut, Unavailable
 from cassieq_spark.store import statements
 from cassieq_spark.store.statements import Statement, every_statement
 from cassieq_spark.testing import wait_until
-from cassieq_spark.testing.faults import Away, FaultyStore, partition_of
+from tests.fixtures.faults import Away, FaultyStore, partition_of
 
 LANE, OTHER = UUID(int=1), UUID(int=2)
 READ = statements.READ_BUCKET

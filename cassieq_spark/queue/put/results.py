@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cassieq_spark.errors import CassieqError, PutAmbiguous
-from cassieq_spark.errors.base import copied
+from cassieq_spark.errors import CassieqError, PutAmbiguous, copied
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, Runs, message_id_of

@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cassieq_spark.errors import CassieqError, StoreTimeout
-from cassieq_spark.errors.base import copied
+from cassieq_spark.errors import CassieqError, StoreTimeout, copied
 from cassieq_spark.queue.put import encode
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller

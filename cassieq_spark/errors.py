@@ -24,51 +24,45 @@ what to do. A code is never renamed after a release. Every error pickles.
 
 from __future__ import annotations
 
-from cassieq_spark.errors.access import (
-    AccessDenied as AccessDenied,
-)
-from cassieq_spark.errors.access import (
-    AccessError as AccessError,
-)
-from cassieq_spark.errors.access import (
-    AccountError as AccountError,
-)
-from cassieq_spark.errors.access import (
-    AccountExists as AccountExists,
-)
-from cassieq_spark.errors.access import (
-    AccountInUse as AccountInUse,
-)
-from cassieq_spark.errors.access import (
-    AccountNotFound as AccountNotFound,
-)
-from cassieq_spark.errors.access import (
-    AuthenticationFailed as AuthenticationFailed,
-)
-from cassieq_spark.errors.access import (
-    KeyNotFound as KeyNotFound,
-)
-from cassieq_spark.errors.access import (
-    MasterKeyInvalid as MasterKeyInvalid,
-)
-from cassieq_spark.errors.access import (
-    RequestTimeSkewed as RequestTimeSkewed,
-)
-from cassieq_spark.errors.access import (
-    TooManyKeys as TooManyKeys,
-)
-from cassieq_spark.errors.base import CassieqError as CassieqError
-from cassieq_spark.errors.environment import DiskFull as DiskFull
-from cassieq_spark.errors.environment import EmbeddedFailed as EmbeddedFailed
-from cassieq_spark.errors.environment import EnvironmentProblem as EnvironmentProblem
-from cassieq_spark.errors.environment import JavaNotFound as JavaNotFound
-from cassieq_spark.errors.environment import OutputFailed as OutputFailed
-from cassieq_spark.errors.environment import WorkerEnvironment as WorkerEnvironment
-from cassieq_spark.errors.queues import QueueDeleted as QueueDeleted
-from cassieq_spark.errors.queues import QueueError as QueueError
-from cassieq_spark.errors.queues import QueueExists as QueueExists
-from cassieq_spark.errors.queues import QueueInUse as QueueInUse
-from cassieq_spark.errors.queues import QueueNotFound as QueueNotFound
+from copy import copy
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound=Exception)
+
+
+class CassieqError(Exception):
+    """Base class of all errors of this package.
+
+    Attributes:
+        code: Stable name in lower snake case.
+        retriable: Whether the same call may succeed later without anybody doing anything.
+        meaning: One sentence for the reference.
+        remedy: One sentence for the reference.
+    """
+
+    code: ClassVar[str] = "error"
+    retriable: ClassVar[bool] = False
+    meaning: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        """Begin with the code, so that it survives as text."""
+        return f"[cassieq:{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the message by position, the data as state: keyword-only data would fail."""
+        return type(self), (self.message,), self.__dict__.copy()
+
+
+def copied(error: E) -> E:
+    """Copy an error to raise it once more, as other callers raise the original at the same time."""
+    found = copy(error).with_traceback(error.__traceback__)
+    found.__cause__ = error.__cause__
+    return found
 
 
 class UsageError(CassieqError, ValueError):
@@ -139,6 +133,53 @@ class FunctionInvalid(UsageError):
     code = "function_invalid"
     meaning = "The function that cassieq worker is to call cannot be imported or called."
     remedy = "Run it where the module can be imported. The function takes one message."
+
+
+class QueueError(CassieqError):
+    """Errors about a queue as a whole."""
+
+
+class QueueNotFound(QueueError):
+    """No queue has that name."""
+
+    code = "queue_not_found"
+    meaning = "The keyspace has no queue of that name."
+    remedy = "Create the queue, or look for a misspelt name: client.queues() lists all names."
+
+
+class QueueExists(QueueError):
+    """The queue exists with other settings than those named; ``differences`` names them."""
+
+    code = "queue_exists"
+    meaning = "A queue of that name exists, and settings that you named have other values there."
+    remedy = (
+        "Leave these settings out, change the queue with client.alter_queue(), or choose another "
+        "name."
+    )
+
+    def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.differences = differences
+
+
+class QueueInUse(QueueError):
+    """The queue was not deleted, because it is in use or not empty."""
+
+    code = "queue_in_use"
+    meaning = (
+        "The queue was not deleted: another queue names it as its dead-letter queue, or it holds "
+        "messages and the call was to delete it only if it holds none."
+    )
+    remedy = "Do what the message says."
+
+
+class QueueDeleted(QueueError):
+    """The queue was deleted while it was in use."""
+
+    code = "queue_deleted"
+    meaning = "The queue was deleted while it was open."
+    remedy = "Open the queue again if it was created anew. Otherwise stop."
 
 
 class ReceiptError(CassieqError):
@@ -387,3 +428,147 @@ class StreamFenced(StreamError):
     code = "stream_fenced"
     meaning = "Two queries run on one checkpoint, or on copies of it."
     remedy = "Stop one of them."
+
+
+class AccountError(CassieqError):
+    """Errors about an account or its keys, as their administrator meets them."""
+
+
+class AccountNotFound(AccountError):
+    """No account has that name."""
+
+    code = "account_not_found"
+    meaning = "The keyspace has no account of that name."
+    remedy = "Create the account, or look for a misspelt name: cassieq account list."
+
+
+class AccountExists(AccountError):
+    """An account of that name exists already."""
+
+    code = "account_exists"
+    meaning = "An account of that name exists already, so it was not created."
+    remedy = "Make a further key for it with cassieq account new-key, or choose another name."
+
+
+class AccountInUse(AccountError):
+    """The account still has queues."""
+
+    code = "account_in_use"
+    meaning = "An account that has queues is not deleted without them."
+    remedy = "Delete its queues first, or give --with-queues to delete them too."
+
+
+class KeyNotFound(AccountError):
+    """The account has no key of that id."""
+
+    code = "key_not_found"
+    meaning = "The account has no key of that id."
+    remedy = "Look for the id with cassieq account keys."
+
+
+class TooManyKeys(AccountError):
+    """The account has as many keys as it may have."""
+
+    code = "too_many_keys"
+    meaning = "An account has a limited number of keys, and this one has all of them."
+    remedy = "Delete a key that nobody uses. The listing of keys says when each was last used."
+
+
+class MasterKeyInvalid(AccountError):
+    """The master key's file is missing, unsafe, malformed, or of another installation."""
+
+    code = "master_key_invalid"
+    meaning = "The file of the master key cannot be used."
+    remedy = "Do what the message says. cassieq account master-key makes such a file."
+
+
+class AccessError(CassieqError):
+    """Errors about who asks, and what they may do."""
+
+
+class AuthenticationFailed(AccessError):
+    """A request does not prove who sent it.
+
+    Attributes:
+        reason: ``missing``, ``malformed``, ``unsupported``, ``skewed``, ``expired``, ``refused``
+            (the key is unknown or disabled, which are not told apart, or did not sign the token)
+            or ``signature`` (the key is known, and did not sign the request).
+    """
+
+    code = "authentication_failed"
+    meaning = "A request has no signature or token, or one that is not accepted."
+    remedy = "Sign the request with a key of an account, or use a token that has not expired."
+
+    def __init__(self, message: str, *, reason: str = "refused") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class RequestTimeSkewed(AuthenticationFailed):
+    """A request was signed at another time than now, by more than 15 minutes."""
+
+    code = "request_time_skewed"
+    meaning = "The time in a signed request differs from the server's by more than 15 minutes."
+    remedy = "Set the clock of the machine that signs. Then sign the request again."
+
+    def __init__(self, message: str, *, reason: str = "skewed") -> None:
+        super().__init__(message, reason=reason)
+
+
+class AccessDenied(AccessError):
+    """A key or token lacks a right; ``right`` and ``queue`` name what is missing."""
+
+    code = "access_denied"
+    meaning = "The key or token does not have the right that the request needs."
+    remedy = "Use a key that has the right, or ask whoever administers the account."
+
+    def __init__(self, message: str, *, right: str = "", queue: str = "") -> None:
+        super().__init__(message)
+        self.right = right
+        self.queue = queue
+
+
+class EnvironmentProblem(CassieqError):
+    """Errors about the machine that a program runs on."""
+
+
+class EmbeddedFailed(EnvironmentProblem):
+    """An embedded Cassandra node did not obey; the end of its log is in the message."""
+
+    code = "embedded_failed"
+    meaning = "An embedded Cassandra node did not start or stop."
+    remedy = "Read the end of its log, which is in the message."
+
+
+class DiskFull(EnvironmentProblem):
+    """A disk has too little free space for what is about to begin there."""
+
+    code = "disk_full"
+    meaning = "A disk has too little free space for an embedded Cassandra node, or for its jars."
+    remedy = "Free space there, or name another directory."
+
+
+class JavaNotFound(EnvironmentProblem):
+    """No Java of a suitable version was found."""
+
+    code = "java_not_found"
+    meaning = "Cassandra or Spark needs a version of Java that was not found."
+    remedy = "Install Java 17, or set JAVA_HOME."
+
+
+class OutputFailed(EnvironmentProblem):
+    """A command could not write to standard output or to its report file."""
+
+    code = "output_failed"
+    meaning = (
+        "A command could not write its output: the disk is full, or standard output is closed."
+    )
+    remedy = "Free space, or write to another place. What the command did before stays done."
+
+
+class WorkerEnvironment(EnvironmentProblem):
+    """The Python that Spark runs lacks something."""
+
+    code = "worker_environment"
+    meaning = "Spark's Python workers run another interpreter than the driver, or lack a package."
+    remedy = "On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark."
