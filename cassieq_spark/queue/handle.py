@@ -350,7 +350,12 @@ class Queue(Settling):
         )
 
     async def _current(self) -> Lane:
-        """Return the lane, with settings that are at most a few seconds old."""
+        """Return the lane, with settings that are at most a few seconds old.
+
+        Raises:
+            UsageError: The client is closed. A call that waits would find out late, or not at all.
+        """
+        self._lane.store.session.check_open()
         now = self._lane.clock.monotonic()
         if now - self._looked_at > LOOK_AGAIN_S:
             seen_at, self._looked_at = self._looked_at, now  # for calls that come meanwhile

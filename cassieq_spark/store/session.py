@@ -105,7 +105,7 @@ class CqlSession:
         self.datacenter = self._check_datacenter()
         self._side_by_side = SideBySide(clock.monotonic)
         self.looks = SideBySide(clock.monotonic)
-        self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
+        self.node_clocks = NodeClocks(self._session, self.datacenter, self.check_open)
         self.clock = ClusterClock(
             clock,
             self.node_clocks,
@@ -119,7 +119,7 @@ class CqlSession:
             self._session,
             self.keyspace,
             request_s=self._request_s,
-            check_open=self._check_open,
+            check_open=self.check_open,
             clock=self.clock,
         )
         self.counts = self._bridge.counts
@@ -241,19 +241,19 @@ class CqlSession:
         first error no more items begin. It is raised when all items under way have ended, so that
         none goes on unseen and no caller waits for more than one deadline.
         """
-        self._check_open()
+        self.check_open()
         return await self._side_by_side.map(work, items)
 
     async def each(
         self, work: Callable[[T], Awaitable[R]], items: Iterable[T]
     ) -> list[R | CassieqError]:
         """Run ``work`` as `map` does; an item's error is its result, and all others run [T5]."""
-        self._check_open()
+        self.check_open()
         return await self._side_by_side.each(work, items)
 
     def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
         """Begin one item as a task of the session; nobody needs to wait for it [T5]."""
-        self._check_open()
+        self.check_open()
         return self._side_by_side.begin(work, item)
 
     @contextmanager
@@ -339,7 +339,12 @@ class CqlSession:
         """Disconnect."""
         self.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise an error if no statement may be sent any more.
+
+        Raises:
+            UsageError: The client is closed, or belongs to the parent of this process.
+        """
         self.home.check()
         if self.is_closed:
             raise UsageError(
