@@ -176,7 +176,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        old="            version = self._next_version(before, mark or new_uuid())\n",
+        old="            version = self._next_version(before, mark or self._session.entropy.new_uuid())\n",
         new=(
             "            number = 1 if before is None else before.row_version + 1\n"
             "            version = self._next_version(before, UUID(int=number))\n"

@@ -9,7 +9,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.entropy import uuid_at
 from cassieq_spark.errors import CasAmbiguous, CassieqError
 from cassieq_spark.log import get_logger
 from cassieq_spark.model.rows import events
@@ -312,7 +311,7 @@ class Row:
             now_us=now_us,
             at_s=self._session.clock.monotonic(),
             spare_us=self._sender.spare_us,
-            new_id=partial(uuid_at, now_us),
+            new_id=partial(self._session.entropy.uuid_at, now_us),
             passed=self._port.passed(),
         )
 
