@@ -32,6 +32,7 @@ from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from cassieq_spark.clock import Clock
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
@@ -202,7 +203,8 @@ class _Answer(NamedTuple):
 class _RowLocks:
     """One lock per row in use: a client has one CAS in flight per row (G2)."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
@@ -211,7 +213,7 @@ class _RowLocks:
         lock, users = self._users.get(key, (asyncio.Lock(), 0))
         self._users[key] = (lock, users + 1)
         try:
-            async with in_turn(lock, f"row {key}", at_most_s):
+            async with in_turn(lock, f"row {key}", at_most_s, self._clock):
                 yield
         finally:
             lock, users = self._users.pop(key)
@@ -224,7 +226,7 @@ class CasSender:
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._locks = _RowLocks()
+        self._locks = _RowLocks(session.clock)
         self._durations_s: deque[float] = deque([FIRST_GUESS_S], maxlen=64)
 
     @property

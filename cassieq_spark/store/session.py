@@ -108,8 +108,8 @@ class CqlSession:
         self._session.use_client_timestamp = False
         self._failures = self._cluster.connection_class.failures
         self.datacenter = self._check_datacenter()
-        self._side_by_side = SideBySide(clock.monotonic)
-        self.looks = SideBySide(clock.monotonic)
+        self._side_by_side = SideBySide(clock)
+        self.looks = SideBySide(clock)
         self.node_clocks = NodeClocks(self._session, self.datacenter, self.check_open)
         self.clock = ClusterClock(
             clock,
@@ -130,7 +130,7 @@ class CqlSession:
         self.counts = self._bridge.counts
         try:
             self.clock.settle()  # the event loop must not wait for it
-            portal.start(keep_time(ref(self.clock), ref(self)))
+            portal.start(keep_time(ref(self.clock), ref(self), clock))
         except BaseException:
             self._cluster.shutdown()
             raise
@@ -276,7 +276,7 @@ class CqlSession:
 
     def call(self) -> AbstractContextManager[Call]:
         """Work as one call of the client: it ends in time, whatever it has to wait for."""
-        return side_by_side.one_call(self._most_s() + AFTERWARDS_S)
+        return side_by_side.one_call(self._most_s() + AFTERWARDS_S, self.clock)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """Return for how long a statement that begins now is retried, in seconds.
