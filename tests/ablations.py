@@ -1533,8 +1533,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        old="clock.call_later(min(at_most_s, LONGEST_WAIT_S), ",
-        new="clock.call_later(LONGEST_WAIT_S, ",
+        old="async with within(min(at_most_s, LONGEST_WAIT_S), clock):",
+        new="async with within(LONGEST_WAIT_S, clock):",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),

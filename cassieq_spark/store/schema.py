@@ -232,8 +232,6 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
 
 async def _warn_of_paxos_v1(session: CqlSession) -> None:
     """Warn of Paxos v1, Cassandra's default: it is not safe across range movements [P21]."""
-    row = await session.raw_one(
-        "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'"
-    )
+    row = await session.one(statements.READ_PAXOS_VARIANT)
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)

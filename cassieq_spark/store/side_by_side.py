@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from cassieq_spark.clock import within
 from cassieq_spark.errors import CassieqError, StoreTimeout
 from cassieq_spark.model.lines import Lines
 from cassieq_spark.store.call import Call, acting
@@ -281,12 +282,8 @@ async def in_turn(
     """
     try:
         with present().waiting():
-            async with asyncio.timeout(None) as limit:
-                over = clock.call_later(min(at_most_s, LONGEST_WAIT_S), lambda: limit.reschedule(0))
-                try:
-                    await lock.acquire()
-                finally:
-                    over.cancel()
+            async with within(min(at_most_s, LONGEST_WAIT_S), clock):
+                await lock.acquire()
     except TimeoutError:
         raise StoreTimeout(
             f"another call of this client works on {what}, and was not answered for "

@@ -20,6 +20,7 @@ from cassieq_spark.errors import QueueDeleted, StoreUnavailable, UsageError
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import FaultyStore
 from tests.fixtures.processes import CHILDREN
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -160,7 +161,8 @@ def test_a_get_that_is_cancelled_at_any_statement_keeps_no_message(
         session, loop = opened._sync._lane.store.session, asyncio.get_running_loop()
         for at in range(1, 100):
             await opened.put(b"m")  # in an open bucket of its own: a get that seals it
-            cancels = session.interceptor = _CancelsAt(at, is_late=is_late)
+            cancels = _CancelsAt(at, is_late=is_late)
+            intercept(session, cancels)
             task = asyncio.create_task(opened.get(1))
             is_gone = threading.Event()
 
@@ -171,7 +173,7 @@ def test_a_get_that_is_cancelled_at_any_statement_keeps_no_message(
 
             cancels.cancel = cancel
             ended = (await asyncio.gather(task, return_exceptions=True))[0]
-            session.interceptor = None
+            intercept(session, None)
             await until(all_is_visible)
             if isinstance(ended, list):  # it has no more statements than this
                 await opened.ack(ended)

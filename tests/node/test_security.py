@@ -43,6 +43,7 @@ from tests.fixtures.security import (
     password_of,
     secured,
 )
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -352,7 +353,7 @@ def test_work_with_a_login_and_a_key_leaves_no_secret_in_logs_or_reprs(
         produce(door)
         session = client._session
         shown = [repr(one) for one in (client, session, session.options, door.queue, door.lane)]
-        shown += [repr(vars(session)), repr(vars(session._cluster))]
+        shown += [repr(vars(session)), repr(vars(driver_of(session).cluster))]
 
     told = _told(caplog) + "".join(shown)
     assert "cassandra.cluster" in {record.name for record in caplog.records}
