@@ -12,7 +12,7 @@ from typing import Self
 from cassieq_spark.doors import documented
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, Ways
+from cassieq_spark.queue.ahead import Ahead, ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store import portal
@@ -27,7 +27,7 @@ class AsyncConsumer(OfOneProcess):
     cancelled keeps no message.
     """
 
-    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+    def __init__(self, ways: ConsumerContext, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
         self._idle_timeout_s = idle_timeout_s
         self._ahead: Ahead | None = None

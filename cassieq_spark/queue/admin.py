@@ -29,10 +29,10 @@ from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.rows.intents import Purge
 from cassieq_spark.options import QueueSettings, queue_name
 from cassieq_spark.queue import roll_forward, seal
-from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.deletion import finish_deletion
 from cassieq_spark.queue.find import at_home, check_home, missing, read_row
 from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
+from cassieq_spark.queue.per_bucket import first_of, per_bucket
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.cas import Applied, Stored
@@ -245,7 +245,7 @@ async def _purge_lane(
 ) -> int:
     dropped = 0
     for window in windows(await live_buckets(lane), WINDOW):
-        rows, unread = await apart(lane, lane.buckets.read, window)
+        rows, unread = await per_bucket(lane, lane.buckets.read, window)
         undecided = {
             bucket: row
             for bucket, row in rows.items()
@@ -253,7 +253,7 @@ async def _purge_lane(
         }
         rows |= await roll_forward.settle_decided(lane, undecided, sinks_failed)
         todo = [at for at, row in rows.items() if row is None or row.value.status not in FINISHED]
-        done, undone = await apart(lane, partial(_purge_bucket, lane, rows), todo)
+        done, undone = await per_bucket(lane, partial(_purge_bucket, lane, rows), todo)
         dropped += sum(done.values())
         failed |= {lane.place(bucket): error for bucket, error in (unread | undone).items()}
     return dropped

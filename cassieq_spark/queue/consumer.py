@@ -11,7 +11,7 @@ from typing import Self
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, Ways
+from cassieq_spark.queue.ahead import Ahead, ConsumerContext
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
@@ -25,7 +25,7 @@ class Consumer(OfOneProcess):
     not handed out are given back, uncounted.
     """
 
-    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+    def __init__(self, ways: ConsumerContext, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
         self._idle_timeout_s = idle_timeout_s
         self._ahead = Ahead(ways, portal.run(ways.lane()))

@@ -14,9 +14,9 @@ from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin, guards
-from cassieq_spark.queue.ahead import Ways
+from cassieq_spark.queue.ahead import ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
-from cassieq_spark.queue.find import look_again
+from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
 from cassieq_spark.queue.inspect.stats import QueueStats, stats
 from cassieq_spark.queue.inspect.visible import peek
@@ -31,7 +31,7 @@ from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.get.poll import GetRequest
+    from cassieq_spark.queue.get.getter import GetRequest
 
 Seconds = float | timedelta
 
@@ -330,7 +330,7 @@ class Queue(Settling):
 
     def _ways(
         self, prefetch: int, visibility: Seconds | None, consumer: str | None, at_least: int
-    ) -> Ways:
+    ) -> ConsumerContext:
         def wanted(lane: Lane) -> GetRequest:
             return self._work.request(
                 lane.settings,
@@ -341,7 +341,7 @@ class Queue(Settling):
                 at_least=at_least,
             )
 
-        return Ways(
+        return ConsumerContext(
             queue=self.name,
             lane=self._current,
             receipts=self._receipts,
@@ -360,7 +360,7 @@ class Queue(Settling):
         if now - self._looked_at > LOOK_AGAIN_S:
             seen_at, self._looked_at = self._looked_at, now  # for calls that come meanwhile
             try:
-                self._lane = await look_again(self._lane)
+                self._lane = await refreshed(self._lane)
             except CassieqError as error:
                 self._looked_at = seen_at
                 if isinstance(error, QueueDeleted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -147,18 +147,15 @@ async def read_messages(
     async for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
-        made = partial(_made, lane.sibling(planned.lane), found, until)
+        made = partial(_messages, lane.sibling(planned.lane), found, until)
         many = found.chunk.count if found.keep is None else found.keep.count
         size = len(found.chunk.payload)
         for message in await off_loop(made, entries=many, size_bytes=size):
             yield message
 
 
-def _made(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
-    return list(_messages(lane, found, until_us))
-
-
-def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Message]:
+def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
+    made: list[Message] = []
     planned, row = found.planned, found.chunk
     base = first_id(planned.bucket, lane.bucket_size)
     priority = lane.priority
@@ -178,7 +175,7 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
                 first=offset,
                 last=offset,
             )
-        yield Message(
+        message = Message(
             message_id=message_id_of(lane.lane_id, base + offset, stored.message_id),
             id=base + offset,
             body=found.bodies.get(offset, stored.body),
@@ -192,3 +189,5 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             priority=priority,
             group=group,
         )
+        made.append(message)
+    return made

@@ -18,8 +18,8 @@ from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
-from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.returns import Returns
+from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
+from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ async def _publish(
         new = rules.published(row, now_us=lane.clock.now_us())
         # The row as prepared has these times, too. Once the hint is written, the time pointer stays
         # at them, so this CAS may come as late as it likes [R12].
-        await Returns(lane, bucket).hint(return_times_us(new))
+        await ExpiryHintWriter(lane, bucket).hint(return_times_us(new))
         return new
 
     row = known or await lane.buckets.read(bucket)

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import CassieqError, UsageError, copied
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Release
-from cassieq_spark.queue.get.pace import Pace
-from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.settle import receipts
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller

@@ -16,11 +16,11 @@ from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.apart import apart, each_bucket, first_of
 from cassieq_spark.queue.deletion import drop_dead
 from cassieq_spark.queue.find import at_home
-from cassieq_spark.queue.get.look import Rows
+from cassieq_spark.queue.get.claim import Rows
 from cassieq_spark.queue.get.scan import Scanner
+from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.repair.schedule import due_lanes_of
 
@@ -66,7 +66,7 @@ async def drop(lane: Lane) -> int:
             await lane.kept.write(bucket, to_keep[bucket])
         await _drop_messages(lane, bucket)
 
-    _, failed = await apart(lane, remove, done)
+    _, failed = await per_bucket(lane, remove, done)
     if failed:
         # Only up to the first failure: nobody looks below the pointer again.
         end = min(failed)
@@ -118,7 +118,7 @@ async def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[Cass
             await _drop_messages(lane, bucket)
         return has_any
 
-    freed, failed = await apart(lane, one, finished)
+    freed, failed = await per_bucket(lane, one, finished)
     return sum(freed.values()), list(failed.values())
 
 

@@ -27,11 +27,11 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import may_redrive
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, Runs, union
-from cassieq_spark.queue.apart import first_of, named
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.message import read_messages
+from cassieq_spark.queue.per_bucket import first_of, named
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.progress import Tracker

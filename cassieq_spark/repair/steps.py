@@ -17,10 +17,10 @@ from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.queue import roll_forward, seal
-from cassieq_spark.queue.apart import apart, named
 from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.per_bucket import named, per_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.report import QueueRepair
 from cassieq_spark.repair.transactions import Undecided
@@ -138,7 +138,7 @@ async def _close_expired(
     If nobody ever reads them, their messages would otherwise stay for ever.
     """
     with noting(done):
-        closed, failed = await apart(lane, lambda at: _close_if_expired(lane, at), unread)
+        closed, failed = await per_bucket(lane, lambda at: _close_if_expired(lane, at), unread)
         for bucket, one in closed.items():
             if one is not None:
                 rows[bucket] = one.row

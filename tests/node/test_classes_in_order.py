@@ -26,7 +26,7 @@ from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.claim import Claimer, give_back, mean_bytes
-from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.encode import Packed
@@ -166,7 +166,7 @@ class Run:
             self.schedule(priority, due_us, count, is_sealed=is_sealed)
         if self.due:
             self.door.clock.advance(DAY_S + 60)
-        self.readers = Readers(
+        self.readers = QueueReader(
             self.door.lane,
             owner="test",
             run=None if self.world.is_program else new_uuid(),
@@ -309,8 +309,8 @@ def of_own_time(door: Door) -> Door:
     return door
 
 
-def readers_of(door: Door) -> Readers:
-    return Readers(door.lane, owner="test", run=None, visibility_us=LEASE_US)
+def readers_of(door: Door) -> QueueReader:
+    return QueueReader(door.lane, owner="test", run=None, visibility_us=LEASE_US)
 
 
 def by_priority(claimed: list[Claimed]) -> Counter[int]:

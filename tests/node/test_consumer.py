@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.get.poll import GetRequest
+    from cassieq_spark.queue.get.getter import GetRequest
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.queue import waiting
-from cassieq_spark.queue.get.poll import GetRequest
+from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.waiting import Waiting
 
 if TYPE_CHECKING:

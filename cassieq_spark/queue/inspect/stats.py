@@ -18,10 +18,10 @@ from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.inspect.waiting import count_all, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.per_bucket import first_of, named, read_rows
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from cassieq_spark.model.bucket import Returned, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs
 from cassieq_spark.model.lease import visible
-from cassieq_spark.queue.apart import first_of
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect.stats import Sinks, is_due, live_rows
 from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import looked_at_lanes
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import ID_LIMIT
-from cassieq_spark.queue.apart import first_of
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import begun_and_later
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.rows.intents import ACK
-from cassieq_spark.queue.apart import apart, first_of
+from cassieq_spark.queue.per_bucket import first_of, per_bucket
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.receipts import NEVER, foreign
 from cassieq_spark.queue.settle.settle import Outcome, by_lease, expired, runs_of
@@ -63,7 +63,7 @@ async def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], C
         its_lane = lane.sibling(place.lane)
         return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
 
-    done, failed = await apart(lane, one, places)
+    done, failed = await per_bucket(lane, one, places)
     verdicts = [Verdict.UNKNOWN] * len(receipts)
     for place, some in done.items():
         for at, verdict in zip(places[place], some, strict=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY, Place, Runs, union
 from cassieq_spark.model.settlement import Ack, rejected
-from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.settle.settle import Outcome, of_leases, settle_bucket
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Place, Runs, union
 from cassieq_spark.model.rows.intents import Ask, Settle
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
-from cassieq_spark.queue.apart import each_bucket
+from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.settle.receipts import NEVER, foreign
 
 if TYPE_CHECKING:
