@@ -166,6 +166,7 @@ bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs
 	@$(WITH_JAVA) $(PYTHON) -m bench.shards
+	@$(WITH_JAVA) $(PYTHON) -m bench.engine
 	@$(WITH_JAVA) $(PYTHON) -m bench.scheduled
 	@$(WITH_JAVA) $(PYTHON) -m bench.gateway
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
@@ -186,6 +187,7 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.shards --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.engine --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.scheduled --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.gateway --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
