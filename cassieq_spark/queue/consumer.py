@@ -123,24 +123,14 @@ class Consumer(OfOneProcess):
                 "consumer: ..."
             )
         self._ahead.home.check()
-        shelf = self._ahead.shelf
-        clock = self._ahead.home
+        shelf, clock = self._ahead.shelf, self._ahead.home
         deadline = None if wait_s is None else clock.monotonic() + wait_s
         while True:
-            waiter = None
-            try:
-                found = shelf.ask()
-                if isinstance(found, Message):
-                    return found
-                waiter = found
-                waiter.wait(None if deadline is None else max(0.0, deadline - clock.monotonic()))
-                shelf.look_for(waiter)
-                held = waiter.result()
-            except BaseException:
-                if waiter is not None:
-                    shelf.leave(waiter)
-                raise
-            if held is None:
-                return None
-            if shelf.taken(held):
-                return held.message
+            with shelf.asking() as ticket:
+                if not ticket.done():
+                    left_s = None if deadline is None else max(0.0, deadline - clock.monotonic())
+                    ticket.wait(left_s)
+                    shelf.look_for(ticket)
+                held = ticket.result()
+            if held is None or shelf.taken(held):
+                return None if held is None else held.message

@@ -396,7 +396,7 @@ def test_a_get_that_ctrl_c_ends_loses_no_message(door: Door, *, is_late: bool) -
     main = threading.main_thread().ident or 0
 
     def interrupt() -> None:
-        wait_until(lambda: consumer._ahead.shelf._waiters)
+        wait_until(lambda: consumer._ahead.shelf._tickets)
         if not is_late:
             signal.pthread_kill(main, signal.SIGINT)
             return
