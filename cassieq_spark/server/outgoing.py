@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous
@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from cassieq_spark.server.backend import Backend
 
 
+class Common(NamedTuple):
+    """Arguments of `Queue.put` that messages must have in common to be put together."""
+
+    priority: int = 0
+    key: str | None = None
+    delay: float = 0.0
+    due_at: datetime | None = None
+    ttl: float | None = None
+    tag: str | None = None
+
+
+_NOTHING: Final = Common()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
     """One message to put, with the arguments of `Queue.put`.
@@ -29,29 +43,10 @@ class Outgoing:
 
     body: bytes
     headers: Mapping[str, str]
-    delay_s: float = 0
-    due_at: datetime | None = None
-    ttl_s: float | None = None
-    priority: int = 0
-    key: str | None = None
-    tag: str | None = None
+    common: Common = _NOTHING
     message_id: str | None = None
     dedup_key: str | None = None
     group: str | None = None
-
-    @property
-    def common(self) -> _Common:
-        """What it must have in common with messages that it is put together with."""
-        return _Common(self.priority, self.key, self.delay_s, self.due_at, self.ttl_s, self.tag)
-
-
-class _Common(NamedTuple):
-    priority: int
-    key: str | None
-    delay: float
-    due_at: datetime | None
-    ttl: float | None
-    tag: str | None
 
 
 async def put(
@@ -59,11 +54,13 @@ async def put(
 ) -> list[PutResult | Exception]:
     """Put messages; return for each its result, or the error that kept it out.
 
-    Those that differ in anything that `Outgoing.common` has go side by side.
+    Those that differ in anything that `Common` has go side by side.
     """
-    by_common: dict[_Common, list[int]] = {}
+    by_common: dict[Common, list[int]] = {}
     for at, message in enumerate(messages):
         by_common.setdefault(message.common, []).append(at)
+    if len(by_common) == 1:  # as usual, and then no further task is needed
+        return await _together(backend, queue, messages[0].common, messages)
     answers = await asyncio.gather(
         *(
             _together(backend, queue, common, [messages[at] for at in places])
@@ -77,8 +74,8 @@ async def put(
 
 
 async def _together(
-    backend: Backend, queue: str, common: _Common, messages: Sequence[Outgoing]
-) -> Sequence[PutResult | Exception]:
+    backend: Backend, queue: str, common: Common, messages: Sequence[Outgoing]
+) -> list[PutResult | Exception]:
     ids = [one.message_id or str(new_uuid()) for one in messages]
     groups = [one.group for one in messages]
 
@@ -93,7 +90,7 @@ async def _together(
         )
 
     try:
-        return await backend.on_queue(queue, put_many)
+        return list(await backend.on_queue(queue, put_many))
     except PutAmbiguous as error:
         return _results(ids, error)
     except Exception as error:  # noqa: BLE001 - each message has its own answer

@@ -27,7 +27,7 @@ from tests.fuzz.book import wrong
 from tests.fuzz.sqs import Over, batches, drawn
 
 if TYPE_CHECKING:
-    from cassieq_spark.server.rest.call import Operation
+    from cassieq_spark.server.rest.operation import Operation
     from tests.fuzz.stage import Stage
 
 CHECKS: Final = [

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.outgoing import Outgoing, put
+from cassieq_spark.server.outgoing import Common, Outgoing, put
 from cassieq_spark.server.settling import acks
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received
-from cassieq_spark.server.sqs.actions import FAILURE
+from cassieq_spark.server.sqs.call import Action
 from cassieq_spark.server.sqs.errors import (
     SqsError,
     empty_batch,
@@ -25,13 +26,14 @@ from cassieq_spark.server.sqs.errors import (
     out_of_range,
     translated,
 )
+from cassieq_spark.server.sqs.parameters import FAILURE, Kind, batch_of, parameters
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.sqs.actions import Typed
     from cassieq_spark.server.sqs.call import Call
+    from cassieq_spark.server.sqs.parameters import Typed
 
 MOST_IN_BATCH: Final = 10
 MOST_BATCH_BYTES: Final = 1_048_576
@@ -39,12 +41,20 @@ MOST_VISIBILITY_S: Final = 43_200
 LEAST_VISIBILITY_S: Final = 0.1
 """The shortest lease that a queue grants. For SQS's 0 it is ended as soon as it is granted."""
 
+_SEND: Final[dict[str, Kind]] = {
+    "DelaySeconds": Kind.WHOLE,
+    "MessageAttributes": Kind.TYPED,
+    "MessageSystemAttributes": Kind.TYPED,
+    "MessageDeduplicationId": Kind.TEXT,
+    "MessageGroupId": Kind.TEXT,
+}
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Entry = Mapping[str, Any]
 Entries = list[dict[str, Any]]
 
 
+@Action("SendMessage", Right.PUT, parameters("QueueUrl", "MessageBody", **_SEND))
 async def send(call: Call) -> dict[str, Any]:
     """SendMessage."""
     queue = call.queue()
@@ -56,6 +66,7 @@ async def send(call: Call) -> dict[str, Any]:
     return {"MessageId": found.message_id, **answer}
 
 
+@Action("SendMessageBatch", Right.PUT, batch_of(parameters("Id", "MessageBody", **_SEND)))
 async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
     queue = call.queue()
@@ -92,6 +103,20 @@ async def _send_all(
     return [answers[at] for at in range(len(entries))]
 
 
+@Action(
+    "ReceiveMessage",
+    Right.READ,
+    parameters(
+        "QueueUrl",
+        AttributeNames=Kind.TEXTS,
+        MessageSystemAttributeNames=Kind.TEXTS,
+        MessageAttributeNames=Kind.TEXTS,
+        MaxNumberOfMessages=Kind.WHOLE,
+        VisibilityTimeout=Kind.WHOLE,
+        WaitTimeSeconds=Kind.WHOLE,
+        ReceiveRequestAttemptId=Kind.TEXT,
+    ),
+)
 async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it.
 
@@ -127,6 +152,7 @@ async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     return show
 
 
+@Action("DeleteMessage", Right.ACK, parameters("QueueUrl", "ReceiptHandle"))
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
     (verdict,) = await _acked(call, call.queue(), [call.parameters["ReceiptHandle"]])
@@ -138,6 +164,7 @@ async def delete(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("DeleteMessageBatch", Right.ACK, batch_of(parameters("Id", "ReceiptHandle")))
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
     queue = call.queue()
@@ -152,12 +179,22 @@ async def delete_batch(call: Call) -> dict[str, Any]:
     return await _each(call, delete_all)
 
 
+@Action(
+    "ChangeMessageVisibility",
+    Right.ACK,
+    parameters("QueueUrl", "ReceiptHandle", "VisibilityTimeout", VisibilityTimeout=Kind.WHOLE),
+)
 async def change_visibility(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibility."""
     await _extend(call, call.queue(), call.parameters)
     return {}
 
 
+@Action(
+    "ChangeMessageVisibilityBatch",
+    Right.ACK,
+    batch_of(parameters("Id", "ReceiptHandle", VisibilityTimeout=Kind.WHOLE)),
+)
 async def change_visibility_batch(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibilityBatch."""
     queue = call.queue()
@@ -252,7 +289,8 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
         answer["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)
     if system:
         answer["MD5OfMessageSystemAttributes"] = bodies.md5_of_attributes(system)
-    return Outgoing(body=body, headers=headers, delay_s=float(delay_s), group=group), answer
+    common = Common(delay=float(delay_s))
+    return Outgoing(body=body, headers=headers, common=common, group=group), answer
 
 
 def _within(call: Call, name: str, low: int, high: int) -> int | None:
@@ -280,7 +318,7 @@ def _entries(call: Call) -> list[dict[str, Any]]:
     """The entries of a batch, checked together."""
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
-        raise empty_batch(call.action)
+        raise empty_batch(call.action.name)
     ids = [entry["Id"] for entry in entries]
     if not all(map(_ENTRY_ID.fullmatch, ids)):
         raise SqsError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.server.rest.fields import Strict
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "/ui"
 HOME: Final = f"{PREFIX}/"
 LOGIN: Final = f"{PREFIX}/login"
+QUEUE: Final = "/queues/{queue}"
 
 
 class Nothing(Strict):
@@ -60,24 +61,33 @@ class GoTo:
     session: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+async def _nothing(_: Visit) -> Shown:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """One address.
+    """One address: it decorates the function that shows it.
 
     Attributes:
         path: Below ``/ui``. ``{queue}`` is a parameter.
         right: What the visitor must be allowed on the queue, or on some queue.
-        is_open: Whether one needs no login.
         parameters: The model of the query of a GET, or of the form of a POST.
+        is_open: Whether one needs no login.
     """
 
     name: str
     method: str
     path: str
     right: Right | None
-    run: Callable[[Visit], Awaitable[Shown | GoTo]]
     parameters: type[BaseModel] = Nothing
+    _: KW_ONLY
     is_open: bool = False
+    run: Callable[[Visit], Awaitable[Shown | GoTo]] = _nothing
+
+    def __call__(self, run: Callable[[Visit], Awaitable[Shown | GoTo]]) -> Page:
+        """The page that a function shows."""
+        return replace(self, run=run)
 
 
 @dataclass(slots=True, kw_only=True)
