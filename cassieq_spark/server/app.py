@@ -18,7 +18,7 @@ from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.guards import Guards
-from cassieq_spark.server.limits import BodyLimit, NoRoom, TooLong
+from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.measured import OWN_PATHS, Measured, RequestMetrics, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
@@ -26,7 +26,6 @@ from cassieq_spark.server.repairing import RepairLog, repair_every
 from cassieq_spark.server.rest.door import ADDRESSES as REST
 from cassieq_spark.server.rest.door import RestDoor
 from cassieq_spark.server.rest.openapi import docs, openapi_json
-from cassieq_spark.server.rest.problems import Refusal
 from cassieq_spark.server.sqs.door import METHODS, SqsDoor
 from cassieq_spark.server.turns import Busy
 from cassieq_spark.server.ui.door import ADDRESSES as UI
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.door import Door
+    from cassieq_spark.server.limits import Refusal
     from cassieq_spark.server.settings import GatewaySettings
 
 READY_S = 5.0
@@ -95,28 +95,13 @@ class Gateway:
             ),
         }
 
-        def refused(scope: Scope, refusal: Refusal) -> Response:
-            """The answer to a request that a guard refuses, as its door answers."""
+        def refused(refusal: Refusal, scope: Scope) -> Response:
+            """The answer to a request that is refused, as its door answers."""
             if scope["path"] in OWN_PATHS:
                 return PlainTextResponse(
                     f"{refusal.detail}\n", status_code=refusal.status, headers=refusal.headers
                 )
             return doors[door_of(scope["path"])].failure(refusal, scope)
-
-        def no_body(scope: Scope, reason: TooLong) -> Response:
-            """The answer to a request whose body is not read."""
-            closing = {"Connection": "close"}
-            if isinstance(reason, NoRoom):
-                detail = (
-                    "The gateway holds as many bytes of requests and answers as --max-memory "
-                    "allows. Send the request again later."
-                )
-                return refused(scope, Refusal(503, detail, {**closing, "Retry-After": "1"}))
-            detail = (
-                f"The body of a request has at most {self.settings.max_body_bytes:,} bytes here. "
-                "Send less at once, or start the gateway with a larger --max-body."
-            )
-            return refused(scope, Refusal(413, detail, closing))
 
         own = [
             Route("/healthz", self._healthz),
@@ -136,10 +121,8 @@ class Gateway:
                 Middleware(
                     BodyLimit,
                     most_bytes=self.settings.max_body_bytes,
-                    refusal=no_body,
-                    before_body=[
-                        Guards(settings=self.settings, methods=self._methods, refusal=refused)
-                    ],
+                    guard=Guards(self.settings, self._methods).check,
+                    refused=refused,
                 ),
                 Middleware(_Doors, doors=doors),
             ],

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,8 +13,7 @@ from starlette.routing import compile_path
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.limits import TooLong
-from cassieq_spark.server.rest.problems import Refusal
+from cassieq_spark.server.limits import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +35,6 @@ class Door:
         """Answer one request."""
         try:
             response = await self.answer(Request(scope, receive))
-        except (asyncio.CancelledError, TooLong):
-            raise
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - see above

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from cassieq_spark.server.limits import HOLDING, NoRoom
+from cassieq_spark.server.limits import HOLDING, no_room
 from cassieq_spark.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Answers:
         What is large counts as held by its request from now on.
 
         Raises:
-            NoRoom: The requests of all connections hold too much already.
+            Refusal: The requests of all connections hold too much already.
             Busy, StoreTimeout: Too many large answers wait.
         """
         size = sum(map(_size, messages))
@@ -64,7 +64,7 @@ class Answers:
         if holding is not None:
             holding.set(holding.size + size)
             if not holding.fits():
-                raise NoRoom
+                raise no_room()
         return await self._turns.run(partial(asyncio.to_thread, make))
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import UNSIGNED, Claim, claim_of
+from cassieq_spark.accounts.signature import UNSIGNED, Claim, SignedRequest, claim_of
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
 from cassieq_spark.server.backend import Backend

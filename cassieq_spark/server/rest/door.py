@@ -10,17 +10,12 @@ from starlette.responses import Response
 
 from cassieq_spark.server.door import REQUEST_ID, Addresses, Door, note_fault, request_id_of
 from cassieq_spark.server.large import InParts
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_json, from_query
 from cassieq_spark.server.rest.operation import JSON, PREFIX, RAW, Answer, Call, Operation, Raw
 from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.problems import (
-    MEDIA_TYPE,
-    Refusal,
-    failed_in,
-    headers_of,
-    problem_of,
-)
+from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time, time_of
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest import answers, models
 from cassieq_spark.server.rest.operation import Answer, Operation
-from cassieq_spark.server.rest.problems import Refusal
 
 if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import NewKey

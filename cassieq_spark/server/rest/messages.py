@@ -14,11 +14,12 @@ from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
 from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import show_time
-from cassieq_spark.server import outgoing
+from cassieq_spark.server import batches
 from cassieq_spark.server.large import as_json, unless_gone
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest import answers, models
 from cassieq_spark.server.rest.operation import JSON, MESSAGES, QUEUE, RAW, Answer, Operation, Raw
-from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
+from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ async def put(call: Call) -> Answer:
     headers = models.sent_headers(_headers(call.request))
     arguments.check_extras(query.tag, headers)
     message = _outgoing(query, arguments.body(call.body), headers)
-    (found,) = await outgoing.put(call.backend, call.queue, [message])
+    (found,) = await batches.put(call.backend, call.queue, [message])
     if isinstance(found, Exception):
         raise found
     return Answer(body=_result(found), status=200 if found.duplicate else 201)
@@ -88,7 +89,7 @@ async def put_many(call: Call) -> Answer:
     """
     given: list[models.PutMessage] = call.body.messages
     messages = [_outgoing(one, one.body, one.headers) for one in given]
-    found = await outgoing.put(call.backend, call.queue, messages)
+    found = await batches.put(call.backend, call.queue, messages)
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
     results = [
@@ -244,11 +245,11 @@ def _result(put: PutResult) -> dict[str, Any]:
     return {**found, "duplicate": True} if put.duplicate else found
 
 
-def _outgoing(given: models.PutOne, body: bytes, headers: dict[str, str]) -> outgoing.Outgoing:
-    return outgoing.Outgoing(
+def _outgoing(given: models.PutOne, body: bytes, headers: dict[str, str]) -> batches.Outgoing:
+    return batches.Outgoing(
         body=body,
         headers=headers,
-        common=outgoing.Common(**given.model_dump(include=set(outgoing.Common._fields))),
+        common=batches.Common(**given.model_dump(include=set(batches.Common._fields))),
         message_id=given.message_id,
         dedup_key=given.dedup_key,
         group=given.group,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import (
     AccessDenied,
@@ -25,10 +25,8 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.turns import Busy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "/docs#"
@@ -70,16 +68,6 @@ VERDICTS: Final[dict[str, type[CassieqError]]] = {
     Verdict.UNKNOWN: StoreTimeout,
 }
 """What a verdict without a problem means: the error that is the answer to one receipt."""
-
-
-class Refusal(Exception):
-    """A request is refused before the client is asked."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = dict(headers or {})
 
 
 class FieldInvalid(UsageError):

@@ -20,10 +20,10 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.server.batches import Failure, acks, each, failures
 from cassieq_spark.server.rest import answers, models
 from cassieq_spark.server.rest.operation import QUEUE, RECEIPT, Answer, Operation, Raw
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.settling import Failure, acks, each, failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

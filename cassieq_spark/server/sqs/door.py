@@ -14,8 +14,8 @@ from cassieq_spark.model.rights import Right
 from cassieq_spark.server.door import Door, note_fault, request_id_of
 from cassieq_spark.server.guards import is_signed
 from cassieq_spark.server.large import InParts, unless_gone
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
-from cassieq_spark.server.rest.problems import Refusal
 from cassieq_spark.server.sqs.actions import ACTIONS
 from cassieq_spark.server.sqs.call import Call
 from cassieq_spark.server.sqs.errors import SqsError, translated

@@ -12,9 +12,10 @@ from starlette.responses import RedirectResponse, Response
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import Principal
 from cassieq_spark.server.door import REQUEST_ID, Addresses, Door, note_fault, request_id_of
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
-from cassieq_spark.server.rest.problems import Refusal, headers_of, problem_of
+from cassieq_spark.server.rest.problems import headers_of, problem_of
 from cassieq_spark.server.ui import render
 from cassieq_spark.server.ui.counted import Counts
 from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, GoTo, Page, Shown, Visit

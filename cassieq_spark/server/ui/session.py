@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, Right
 from cassieq_spark.options.values import Secret
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest.fields import Strict
-from cassieq_spark.server.rest.problems import Refusal
 from cassieq_spark.server.settings import is_loopback
 from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, Form, GoTo, Page, Shown
 

@@ -1,22 +1,34 @@
-"""`put` puts the messages of one request: those that have much in common go together."""
+"""Put messages and settle receipts of one request, with an answer for each.
+
+Messages that have much in common are put together. The client settles all receipts together, by
+one LWT for each bucket; what it refuses as a whole is told apart here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import PutAmbiguous
+from cassieq_spark.errors import PutAmbiguous, ReceiptExpired, ReceiptInvalid, StoreError
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.receipts import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
 
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.server.backend import Backend
+
+T = TypeVar("T")
+
+Failure = ReceiptExpired | ReceiptInvalid | StoreError | None
+"""Why a receipt was not settled, or may not be; None: it is."""
 
 
 class Common(NamedTuple):
@@ -106,3 +118,63 @@ def _results(ids: list[str], error: PutAmbiguous) -> list[PutResult | Exception]
     unknown = (*error.message_ids, *(one for one in unstored if one in error.stored))
     mine = PutAmbiguous(error.message, message_ids=unknown, stored=error.stored)
     return [mine if one in unstored else PutResult(message_id=one, duplicate=False) for one in ids]
+
+
+async def each(
+    receipts: Sequence[str], settle: Callable[[list[str]], Awaitable[Sequence[T]]]
+) -> list[T | ReceiptInvalid]:
+    """Settle receipts together; return for each what ``settle`` says, or why it is no receipt.
+
+    Args:
+        settle: Returns one answer for each receipt. It raises `ReceiptInvalid`, having done
+            nothing, if one of them is of another queue.
+    """
+    found: dict[int, T | ReceiptInvalid] = {}
+    for at, receipt in enumerate(receipts):
+        try:
+            Receipt.decode(receipt)
+        except ReceiptInvalid as error:
+            found[at] = error
+    good = [at for at in range(len(receipts)) if at not in found]
+    answers = await _settled([receipts[at] for at in good], settle)
+    found.update(zip(good, answers, strict=True))
+    return [found[at] for at in range(len(receipts))]
+
+
+async def acks(receipts: Sequence[str], queue: AsyncQueue) -> list[Verdict | ReceiptInvalid]:
+    """Ack receipts together; return for each its verdict, or why it is no receipt of the queue."""
+    never = ReceiptInvalid(f"a receipt {NEVER}. Pass what a get of this queue returned")
+    found = await each(receipts, queue.ack_each)
+    return [never if one is Verdict.INVALID else one for one in found]
+
+
+async def failures(
+    receipts: list[str], settle: Callable[[list[str]], Awaitable[object]]
+) -> list[Failure]:
+    """Settle receipts together; return for each what kept it. Of a `StoreError` it is unknown."""
+    try:
+        await settle(receipts)
+    except ReceiptExpired as error:
+        return [error if one in error.refused else None for one in receipts]
+    except ReceiptInvalid as error:
+        if not error.refused:
+            raise
+        late = ReceiptExpired(error.message, refused=error.expired)
+        told = dict.fromkeys(error.refused, error) | dict.fromkeys(error.expired, late)
+        return [told.get(one) for one in receipts]
+    except StoreError as error:
+        return [error for _ in receipts]
+    return [None for _ in receipts]
+
+
+async def _settled(
+    receipts: list[str], settle: Callable[[list[str]], Awaitable[Sequence[T]]]
+) -> list[T | ReceiptInvalid]:
+    if not receipts:
+        return []
+    try:
+        return list(await settle(receipts))
+    except ReceiptInvalid as error:
+        if len(receipts) == 1:
+            return [error]
+    return [answer for one in receipts for answer in await _settled([one], settle)]
