@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.server.rest.models import Nothing
+from cassieq_spark.server.rest.fields import Nothing
 from cassieq_spark.server.rest.openapi import document
 from cassieq_spark.server.rest.operations import OPERATIONS
 from tests.fuzz.book import wrong

@@ -13,7 +13,7 @@ from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import Answer, Operation
+from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import NewKey
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _KEY: Final = "/keys/{key}"
 
 
-@Operation("listKeys", "GET", "/keys", Right.ADMIN, {200: answers.Keys})
+@GET("listKeys", "/keys", Right.ADMIN, {200: answers.Keys})
 async def list_keys(call: Call) -> Answer:
     """List the keys of your account."""
     account = _administered(call)
@@ -30,15 +30,8 @@ async def list_keys(call: Call) -> Answer:
     return Answer(body={"keys": [one.to_plain() for one in found]})
 
 
-@Operation(
-    "createKey",
-    "POST",
-    "/keys",
-    Right.ADMIN,
-    {201: answers.MadeKey},
-    body=models.Grants,
-    is_body_needed=False,
-    errors=(404, 409),
+@POST(
+    "createKey", "/keys", Right.ADMIN, {201: answers.MadeKey}, body=models.Grants, errors=(404, 409)
 )
 async def create(call: Call) -> Answer:
     """Make a further key of your account.
@@ -51,9 +44,7 @@ async def create(call: Call) -> Answer:
     )
 
 
-@Operation(
-    "rotateKey", "POST", f"{_KEY}/rotate", Right.ADMIN, {201: answers.MadeKey}, errors=(404, 409)
-)
+@POST("rotateKey", f"{_KEY}/rotate", Right.ADMIN, {201: answers.MadeKey}, errors=(404, 409))
 async def rotate(call: Call) -> Answer:
     """Make a key with the rights of another one, which stays valid until you delete it."""
     account, key_id = _administered(call, by_key=True), _key_of(call)
@@ -62,7 +53,7 @@ async def rotate(call: Call) -> Answer:
     )
 
 
-@Operation("changeKey", "PATCH", _KEY, Right.ADMIN, {204: None}, body=models.KeyChange)
+@PATCH("changeKey", _KEY, Right.ADMIN, {204: None}, body=models.KeyChange)
 async def change(call: Call) -> Answer:
     """Disable or enable a key.
 
@@ -77,7 +68,7 @@ async def change(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
-@Operation("deleteKey", "DELETE", _KEY, Right.ADMIN, {204: None})
+@DELETE("deleteKey", _KEY, Right.ADMIN, {204: None})
 async def delete(call: Call) -> Answer:
     """Delete a key for good.
 
@@ -89,15 +80,7 @@ async def delete(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
-@Operation(
-    "signToken",
-    "POST",
-    "/tokens",
-    Right.ADMIN,
-    {200: answers.SignedToken},
-    body=models.NewToken,
-    is_body_needed=False,
-)
+@POST("signToken", "/tokens", Right.ADMIN, {200: answers.SignedToken}, body=models.NewToken)
 async def sign(call: Call) -> Answer:
     """Sign a bearer token by the key of this request.
 

@@ -18,7 +18,7 @@ from cassieq_spark.server import batches
 from cassieq_spark.server.large import as_json, unless_gone
 from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import JSON, MESSAGES, QUEUE, RAW, Answer, Operation, Raw
+from cassieq_spark.server.rest.operation import GET, JSON, MESSAGES, POST, QUEUE, RAW, Answer, Raw
 from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
 
 if TYPE_CHECKING:
@@ -49,15 +49,13 @@ _PRINTABLE: Final = "".join(chr(one) for one in range(0x21, 0x7F) if chr(one) !=
 _IN_NAMES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789!#$&'*+-.^_`|~")
 
 
-@Operation(
+@POST(
     "putMessage",
-    "POST",
     MESSAGES,
     Right.PUT,
     {201: answers.Put, 200: answers.Put},
     query=models.PutOne,
     body=BODY,
-    is_body_needed=False,
 )
 async def put(call: Call) -> Answer:
     """Put one message.
@@ -74,14 +72,7 @@ async def put(call: Call) -> Answer:
     return Answer(body=_result(found), status=200 if found.duplicate else 201)
 
 
-@Operation(
-    "putMessages",
-    "POST",
-    f"{MESSAGES}/batch",
-    Right.PUT,
-    {200: answers.PutResults},
-    body=models.PutMany,
-)
+@POST("putMessages", f"{MESSAGES}/batch", Right.PUT, {200: answers.PutResults}, body=models.PutMany)
 async def put_many(call: Call) -> Answer:
     """Put many messages.
 
@@ -99,9 +90,8 @@ async def put_many(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
-@Operation(
+@POST(
     "nextMessages",
-    "POST",
     f"{MESSAGES}/next",
     Right.READ,
     {200: answers.Messages, 204: None},
@@ -142,7 +132,7 @@ async def next_messages(call: Call) -> Answer:
     return answer or Answer(body=None, status=204)  # nobody reads it
 
 
-@Operation("peekMessages", "GET", MESSAGES, Right.READ, {200: answers.Messages}, query=models.Peek)
+@GET("peekMessages", MESSAGES, Right.READ, {200: answers.Messages}, query=models.Peek)
 async def peek(call: Call) -> Answer:
     """Look at visible messages.
 
@@ -155,9 +145,8 @@ async def peek(call: Call) -> Answer:
     return await listed(call, found, shown)
 
 
-@Operation(
+@GET(
     "listDeadLetters",
-    "GET",
     f"{QUEUE}/dead-letters",
     Right.READ,
     {200: answers.LettersShown},
@@ -185,14 +174,12 @@ async def show_letters(call: Call) -> Answer:
     return await listed(call, found, partial(_letter, call))
 
 
-@Operation(
+@POST(
     "redriveMessages",
-    "POST",
     f"{QUEUE}/redrive",
     Right.REDRIVE,
     {200: answers.Redriven},
     body=models.Redrive,
-    is_body_needed=False,
 )
 async def redrive(call: Call) -> Answer:
     """Send messages back to the queue they came from, or to another one, each exactly once."""

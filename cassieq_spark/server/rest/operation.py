@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest.models import Nothing
+from cassieq_spark.server.rest.fields import Nothing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,29 +70,41 @@ class Operation:
         right: What its caller must be allowed on the queue, or on some queue.
         answers: The model of each good status; None: it has no body.
         body: The model of a body of JSON, or `Raw`; None: there is no body.
-        is_body_needed: Whether an empty body is wrong.
         can_be_raw: Whether the caller may ask for the bytes of a message instead of JSON.
         errors: The statuses of its problems, besides those that every operation has.
         doc: A sentence that says what it does; further ones are details.
     """
 
-    name: str
     method: str
+    name: str
     path: str
     right: Right
     answers: dict[int, type[BaseModel] | None]
     _: KW_ONLY
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | Raw | None = None
-    is_body_needed: bool = True
     can_be_raw: bool = False
     errors: tuple[int, ...] = (404,)
     doc: str = ""
     run: Callable[[Call], Awaitable[Answer]] = _nothing
 
+    @property
+    def is_body_needed(self) -> bool:
+        """Whether an empty body is wrong: it lacks a field that the model needs."""
+        return isinstance(self.body, type) and any(
+            field.is_required() for field in self.body.model_fields.values()
+        )
+
     def __call__(self, run: Callable[[Call], Awaitable[Answer]]) -> Operation:
         """The operation that a function does, whose docstring the OpenAPI document shows."""
         return replace(self, run=run, doc=" ".join((run.__doc__ or "").split()))
+
+
+GET: Final = partial(Operation, "GET")
+PUT: Final = partial(Operation, "PUT")
+POST: Final = partial(Operation, "POST")
+PATCH: Final = partial(Operation, "PATCH")
+DELETE: Final = partial(Operation, "DELETE")
 
 
 @dataclass(slots=True, kw_only=True)

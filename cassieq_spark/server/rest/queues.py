@@ -9,7 +9,7 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import QUEUE, Answer, Operation
+from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, PUT, QUEUE, Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
@@ -27,15 +27,7 @@ def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
     return settings
 
 
-@Operation(
-    "listQueues",
-    "GET",
-    "/queues",
-    Right.INFO,
-    {200: answers.QueueNames},
-    query=models.Page,
-    errors=(),
-)
+@GET("listQueues", "/queues", Right.INFO, {200: answers.QueueNames}, query=models.Page, errors=())
 async def list_queues(call: Call) -> Answer:
     """List queues by name."""
     query, principal = call.query, call.principal
@@ -48,14 +40,12 @@ async def list_queues(call: Call) -> Answer:
     return Answer(body={"queues": page, "next": page[-1] if len(left) > len(page) else None})
 
 
-@Operation(
+@PUT(
     "createQueue",
-    "PUT",
     QUEUE,
     Right.CREATE,
     {201: answers.Queue, 200: answers.Queue},
     body=models.NewQueue,
-    is_body_needed=False,
     errors=(404, 409),
 )
 async def create(call: Call) -> Answer:
@@ -77,7 +67,7 @@ async def create(call: Call) -> Answer:
     return Answer(body=_shown(call, queue), status=201 if is_new else 200)
 
 
-@Operation("getQueue", "GET", QUEUE, Right.INFO, {200: answers.Queue})
+@GET("getQueue", QUEUE, Right.INFO, {200: answers.Queue})
 async def show(call: Call) -> Answer:
     """Show the settings and labels of a queue."""
 
@@ -87,9 +77,8 @@ async def show(call: Call) -> Answer:
     return Answer(body=_shown(call, await call.backend.run(work)))
 
 
-@Operation(
+@PATCH(
     "alterQueue",
-    "PATCH",
     QUEUE,
     Right.CREATE,
     {200: answers.Queue},
@@ -117,15 +106,7 @@ async def alter(call: Call) -> Answer:
     return Answer(body=_shown(call, await call.backend.run(work)))
 
 
-@Operation(
-    "deleteQueue",
-    "DELETE",
-    QUEUE,
-    Right.DELETE,
-    {204: None},
-    query=models.Deletion,
-    errors=(404, 409),
-)
+@DELETE("deleteQueue", QUEUE, Right.DELETE, {204: None}, query=models.Deletion, errors=(404, 409))
 async def delete(call: Call) -> Answer:
     """Delete a queue with everything in it.
 
@@ -137,14 +118,14 @@ async def delete(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
-@Operation("purgeQueue", "POST", f"{QUEUE}/purge", Right.PURGE, {200: answers.Purged})
+@POST("purgeQueue", f"{QUEUE}/purge", Right.PURGE, {200: answers.Purged})
 async def purge(call: Call) -> Answer:
     """Drop all messages of a queue: visible, leased, delayed and dead."""
     purged = await call.backend.on_queue(call.queue, lambda queue: queue.purge())
     return Answer(body={"purged": purged})
 
 
-@Operation("getStatistics", "GET", f"{QUEUE}/statistics", Right.INFO, {200: answers.Statistics})
+@GET("getStatistics", f"{QUEUE}/statistics", Right.INFO, {200: answers.Statistics})
 async def statistics(call: Call) -> Answer:
     """Count the messages of a queue."""
     found = asdict(await call.backend.on_queue(call.queue, lambda queue: queue.stats()))

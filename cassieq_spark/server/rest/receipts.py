@@ -22,7 +22,7 @@ from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.settle.acks import Verdict
 from cassieq_spark.server.batches import Failure, acks, each, failures
 from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import QUEUE, RECEIPT, Answer, Operation, Raw
+from cassieq_spark.server.rest.operation import DELETE, POST, PUT, QUEUE, RECEIPT, Answer, Raw
 from cassieq_spark.server.rest.problems import problem_of
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@Operation(
-    "ackMessages", "POST", f"{QUEUE}/ack", Right.ACK, {200: answers.Verdicts}, body=models.Ack
-)
+@POST("ackMessages", f"{QUEUE}/ack", Right.ACK, {200: answers.Verdicts}, body=models.Ack)
 async def ack(call: Call) -> Answer:
     """Ack messages: one LWT for each bucket, however many there are."""
     receipts: list[str] = call.body.receipts
@@ -51,7 +49,7 @@ async def ack(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
-@Operation("ackMessage", "DELETE", RECEIPT, Right.ACK, {204: None}, errors=(404, 409))
+@DELETE("ackMessage", RECEIPT, Right.ACK, {204: None}, errors=(404, 409))
 async def ack_one(call: Call) -> Answer:
     """Ack one message: it is never delivered again.
 
@@ -72,14 +70,7 @@ async def ack_one(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
-@Operation(
-    "extendMessages",
-    "POST",
-    f"{QUEUE}/extend",
-    Right.ACK,
-    {200: answers.Verdicts},
-    body=models.Extend,
-)
+@POST("extendMessages", f"{QUEUE}/extend", Right.ACK, {200: answers.Verdicts}, body=models.Extend)
 async def extend(call: Call) -> Answer:
     """Make leases end later, or sooner."""
     seconds: float = call.body.visibility_timeout
@@ -95,48 +86,37 @@ async def extend(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
-@Operation(
-    "releaseMessages",
-    "POST",
-    f"{QUEUE}/release",
-    Right.ACK,
-    {200: answers.Verdicts},
-    body=models.Release,
+@POST(
+    "releaseMessages", f"{QUEUE}/release", Right.ACK, {200: answers.Verdicts}, body=models.Release
 )
 async def release(call: Call) -> Answer:
     """Give messages back, at once or after a delay."""
     given = call.body
+    results = await _settled(
+        call,
+        "released",
+        lambda queue, receipts: queue.release(
+            receipts, delay=given.delay, is_counted=given.is_counted
+        ),
+    )
+    return Answer(body={"results": results})
 
-    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
-        await queue.release(receipts, delay=given.delay, is_counted=given.is_counted)
 
-    return Answer(body={"results": await _settled(call, "released", settle)})
-
-
-@Operation(
-    "rejectMessages",
-    "POST",
-    f"{QUEUE}/reject",
-    Right.ACK,
-    {200: answers.Verdicts},
-    body=models.Reject,
-)
+@POST("rejectMessages", f"{QUEUE}/reject", Right.ACK, {200: answers.Verdicts}, body=models.Reject)
 async def reject(call: Call) -> Answer:
     """Declare messages dead.
 
     Repair moves them to the dead-letter queue.
     """
     reason: str = call.body.reason
+    results = await _settled(
+        call, "rejected", lambda queue, receipts: queue.reject(receipts, reason=reason)
+    )
+    return Answer(body={"results": results})
 
-    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
-        await queue.reject(receipts, reason=reason)
 
-    return Answer(body={"results": await _settled(call, "rejected", settle)})
-
-
-@Operation(
+@POST(
     "updateMessages",
-    "POST",
     f"{QUEUE}/update",
     Right.UPDATE,
     {200: answers.Verdicts},
@@ -161,15 +141,13 @@ async def update(call: Call) -> Answer:
     return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
 
 
-@Operation(
+@PUT(
     "updateMessage",
-    "PUT",
     RECEIPT,
     Right.UPDATE,
     {200: answers.NewReceipt},
     query=models.Update,
     body=Raw(doc="The bytes of the message."),
-    is_body_needed=False,
     errors=(404, 409),
 )
 async def update_one(call: Call) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.server.rest.fields import Nothing, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,10 +24,6 @@ PREFIX: Final = "/ui"
 HOME: Final = f"{PREFIX}/"
 LOGIN: Final = f"{PREFIX}/login"
 QUEUE: Final = "/queues/{queue}"
-
-
-class Nothing(Strict):
-    """No parameters."""
 
 
 class Form(Strict):
