@@ -78,7 +78,6 @@ class Gateway:
         self.gate = Gate(self.backend, master_key)
         self.repairs = RepairLog(settings.repairs_every_s)
         self.rates = Rates()
-        self.has_login = master_key is not None
         self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
         self.requests = RequestMetrics(self.registry, self.backend)
@@ -90,9 +89,7 @@ class Gateway:
         doors: dict[str, Door] = {
             "sqs": SqsDoor(self.backend, self.gate),
             "rest": RestDoor(self.backend, self.gate),
-            "ui": UiDoor(
-                self.backend, self.gate, self.repairs, self.rates, has_login=self.has_login
-            ),
+            "ui": UiDoor(self.backend, self.gate, self.repairs, self.rates),
         }
 
         def refused(refusal: Refusal, scope: Scope) -> Response:

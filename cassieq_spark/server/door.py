@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,11 +22,25 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
+    from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
+
 REQUEST_ID: Final = "Cassieq-Request-Id"
 
 _KEY: Final = "cassieq.request_id"
 
 _logger = get_logger("server")
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request whose caller is known; each door has more to say of its own."""
+
+    request: Request
+    gate: Gate
+    principal: Principal
+    backend: Backend
 
 
 class Door:
@@ -49,6 +64,21 @@ class Door:
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The answer that says why a request failed, or why a guard refused it."""
         raise NotImplementedError
+
+
+def queue_of(request: Request, principal: Principal, right: Right | None) -> str:
+    """The queue of the path, as the client knows it; empty if the path has none.
+
+    Raises:
+        AccessDenied: The caller may not do this on the queue, or on no queue at all.
+    """
+    own_name: str | None = request.path_params.get("queue")
+    queue = "" if own_name is None else principal.full_name(own_name)
+    if right is not None and queue:
+        principal.require(right, queue)
+    elif right is not None:
+        principal.require_somewhere(right)
+    return queue
 
 
 def request_id_of(scope: Scope) -> str:

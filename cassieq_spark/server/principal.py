@@ -70,7 +70,7 @@ class Gate:
         self,
         request: Request,
         *,
-        may: Callable[[Principal], None],
+        may: Callable[[Principal], object],
         allows_unsigned: bool = False,
     ) -> Principal:
         """Return who has made a request; its body stays readable.

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from cassieq_spark.server.door import REQUEST_ID, Addresses, Door, note_fault, request_id_of
+from cassieq_spark.server.door import (
+    REQUEST_ID,
+    Addresses,
+    Door,
+    note_fault,
+    queue_of,
+    request_id_of,
+)
 from cassieq_spark.server.large import InParts
 from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
@@ -23,7 +30,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Scope
 
-    from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
 
@@ -41,16 +47,10 @@ class RestDoor(Door):
         """Do what is asked."""
         operation = ADDRESSES.find(request.scope)
         asked_of(request.scope).operation = operation.name
-        own_name: str | None = request.path_params.get("queue")
-
-        def may(principal: Principal) -> None:
-            if own_name is None:
-                principal.require_somewhere(operation.right)
-            else:
-                principal.require(operation.right, principal.full_name(own_name))
-
         principal = await self._gate.authenticate(
-            request, may=may, allows_unsigned=isinstance(operation.body, Raw)
+            request,
+            may=lambda principal: queue_of(request, principal, operation.right),
+            allows_unsigned=isinstance(operation.body, Raw),
         )
         body = await request.body()
         call = Call(
@@ -59,7 +59,7 @@ class RestDoor(Door):
             request=request,
             principal=principal,
             backend=self._backend,
-            queue="" if own_name is None else principal.full_name(own_name),
+            queue=queue_of(request, principal, operation.right),
             query=from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),

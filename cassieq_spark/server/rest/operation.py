@@ -7,18 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
+from cassieq_spark.server import door
 from cassieq_spark.server.rest.fields import Nothing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
-    from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
 
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
@@ -108,7 +105,7 @@ DELETE: Final = partial(Operation, "DELETE")
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class Call(door.Call):
     """One request.
 
     Attributes:
@@ -120,10 +117,6 @@ class Call:
     """
 
     operation: Operation
-    request: Request
-    gate: Gate
-    principal: Principal
-    backend: Backend
     queue: str
     query: Any
     body: Any

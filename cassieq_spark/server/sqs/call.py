@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from cassieq_spark.server import door
 from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.model.rights import Right
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
     from cassieq_spark.server.sqs.parameters import Parameters
 
     Result = dict[str, Any] | Callable[[], dict[str, Any]]
@@ -65,7 +64,7 @@ class Action:
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class Call(door.Call):
     """One call.
 
     Attributes:
@@ -76,10 +75,6 @@ class Call:
 
     action: Action
     parameters: dict[str, Any]
-    principal: Principal
-    gate: Gate
-    request: Request
-    backend: Backend
     beside: Callable[[Coroutine[Any, Any, None]], None]
     leased: list[tuple[str, list[Message]]] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)

@@ -11,7 +11,14 @@ from starlette.responses import RedirectResponse, Response
 
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import Principal
-from cassieq_spark.server.door import REQUEST_ID, Addresses, Door, note_fault, request_id_of
+from cassieq_spark.server.door import (
+    REQUEST_ID,
+    Addresses,
+    Door,
+    note_fault,
+    queue_of,
+    request_id_of,
+)
 from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.rest.fields import from_query
@@ -45,26 +52,12 @@ ADDRESSES: Final = Addresses(
 class UiDoor(Door):
     """The ASGI application of the page, below its prefix."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        gate: Gate,
-        repairs: RepairLog,
-        rates: Rates,
-        *,
-        has_login: bool,
-    ) -> None:
-        """Prepare.
-
-        Args:
-            has_login: Whether accounts are checked.
-        """
+    def __init__(self, backend: Backend, gate: Gate, repairs: RepairLog, rates: Rates) -> None:
         self._backend = backend
         self._gate = gate
         self._repairs = repairs
         self._rates = rates
         self._counts = Counts(backend)
-        self._has_login = has_login
 
     async def answer(self, request: Request) -> Response:
         """Show a page, or do what its form says."""
@@ -75,21 +68,14 @@ class UiDoor(Door):
         cookies = Cookies(request)
         principal = _NOBODY
         try:
-            if not page.is_open or not self._has_login:
+            if not page.is_open or not self._gate.has_accounts:
                 principal = await self._gate.by_token(cookies.session, request)
         except AuthenticationFailed:
             return self._unknown(page, request, cookies)
-        queue = ""
-        if "queue" in request.path_params:
-            queue = principal.full_name(request.path_params["queue"])
-        if page.right is not None and queue:
-            principal.require(page.right, queue)
-        elif page.right is not None:
-            principal.require_somewhere(page.right)
+        queue = queue_of(request, principal, page.right)
         given = await _given(page, request, cookies)
         found = await page.run(
             Visit(
-                page=page,
                 request=request,
                 gate=self._gate,
                 principal=principal,
@@ -99,7 +85,6 @@ class UiDoor(Door):
                 counts=self._counts,
                 queue=queue,
                 given=given,
-                has_login=self._has_login,
             )
         )
         if page.method == "POST":
@@ -128,7 +113,7 @@ class UiDoor(Door):
             "csrf": cookies.csrf,
             "account": principal.account,
             "key_id": principal.key_id,
-            "has_login": self._has_login,
+            "has_login": self._gate.has_accounts,
             **found.values,
         }
         response = render.html(found.template, values, found.status)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark.server import door
 from cassieq_spark.server.rest.fields import Nothing, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
-    from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal, Right
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.model.rights import Right
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
     from cassieq_spark.server.ui.counted import Counts
@@ -87,26 +85,19 @@ class Page:
 
 
 @dataclass(slots=True, kw_only=True)
-class Visit:
+class Visit(door.Call):
     """One request.
 
     Attributes:
         queue: The queue of the path, as the client knows it; empty if the path has none.
         given: An instance of the page's parameters.
-        has_login: Whether accounts are checked.
     """
 
-    page: Page
-    request: Request
-    gate: Gate
-    principal: Principal
-    backend: Backend
     repairs: RepairLog
     rates: Rates
     counts: Counts
     queue: str
     given: Any
-    has_login: bool
 
     @property
     def queue_name(self) -> str:

@@ -125,7 +125,7 @@ class LoginForm(Form):
 @Page("login", "GET", "/login", None, Login, is_open=True)
 async def ask(visit: Visit) -> Shown | GoTo:
     """The form."""
-    if not visit.has_login:
+    if not visit.gate.has_accounts:
         return GoTo(path=HOME)
     return _form(visit, visit.given.next, ENDED if visit.given.ended else "")
 
@@ -135,7 +135,7 @@ async def log_in(visit: Visit) -> Shown | GoTo:
     """A token that the given secret signs is checked as any other: only the key's own passes."""
     from cassieq_spark.accounts import tokens  # noqa: PLC0415 - needs the extra `accounts`
 
-    if not visit.has_login:
+    if not visit.gate.has_accounts:
         return GoTo(path=HOME)
     given: LoginForm = visit.given
     try:
