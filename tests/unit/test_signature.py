@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.accounts import canonical, signature
-from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import SKEW_S, claim_of
+from cassieq_spark.accounts.signature import SKEW_S, SignedRequest, claim_of
 from cassieq_spark.errors import AuthenticationFailed, CassieqError, RequestTimeSkewed
 from cassieq_spark.options.values import Secret
 
