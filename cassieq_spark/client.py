@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from cassieq_spark.doors import blocking
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import (
@@ -99,7 +98,7 @@ class Client(OfOneProcess):
             SchemaMismatch: The tables have another version, or the cluster limits write timestamps,
                 which pointers need.
         """
-        await schema.apply(self._session, replication, new_uuid=new_uuid)
+        await schema.apply(self._session, replication)
 
     @blocking
     async def create_queue(

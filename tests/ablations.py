@@ -176,7 +176,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        old="            version = self._next_version(before, mark or new_uuid())\n",
+        old="            version = self._next_version(before, mark or self._session.entropy.new_uuid())\n",
         new=(
             "            number = 1 if before is None else before.row_version + 1\n"
             "            version = self._next_version(before, UUID(int=number))\n"
@@ -978,8 +978,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A put that is not answered holds up none of those that come later.",
-        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))\n",
-        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, lambda: 0.0)))\n",
+        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock)))\n",
+        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, __import__('cassieq_spark.testing').testing.ManualClock())))\n",
         tests=(
             "tests/unit/test_together.py::test_t5_a_put_that_is_not_answered_holds_up_no_other",
         ),
@@ -1533,8 +1533,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        old="            await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)\n",
-        new="            await lock.acquire()\n",
+        old="clock.call_later(min(at_most_s, LONGEST_WAIT_S), ",
+        new="clock.call_later(LONGEST_WAIT_S, ",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),

@@ -22,6 +22,9 @@ from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from cassieq_spark.clock import Clock
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
@@ -47,6 +50,9 @@ class Hurried:
 
     async def sleep(self, seconds: float) -> None:
         await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._base.call_later(seconds, call)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ class Producer:
     async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
-        async with in_turn(self._turn, lane.title, lane.store.session.left_s()):
+        async with in_turn(self._turn, lane.title, lane.store.session.left_s(), lane.clock):
             first_read = await self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
