@@ -17,9 +17,9 @@ from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.cleanup import rest_us
+from cassieq_spark.repair.heal import has_expired, with_dead
 from cassieq_spark.repair.progress import Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import has_expired, noting, with_dead
+from cassieq_spark.repair.report import QueueRepair, RepairReport, noting
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cassieq_spark.errors import ReceiptExpired, ReceiptInvalid, StoreError
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.queue.settle.receipts import NEVER
+from cassieq_spark.queue.settle.settle import NEVER, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -18,7 +18,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Message, show_time
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.rest.call import Answer
 from cassieq_spark.server.rest.problems import problem_of
 from cassieq_spark.server.settling import Failure, acks, each, failures

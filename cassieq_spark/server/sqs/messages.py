@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.outgoing import Outgoing, put
 from cassieq_spark.server.settling import acks
 from cassieq_spark.server.sqs import attributes as settings

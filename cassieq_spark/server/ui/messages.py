@@ -10,7 +10,7 @@ from uuid import UUID
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.inspect.pages import Spot, page
+from cassieq_spark.queue.inspect.visible import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.page import Shown
