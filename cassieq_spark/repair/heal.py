@@ -7,6 +7,7 @@ the buckets.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -50,7 +51,7 @@ from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from uuid import UUID
 
     from cassieq_spark.model.dead import Dead
@@ -380,26 +381,17 @@ class Pass:
                 done.aborted += await abort_if_silent(lane, sink_id, undecided)
         lanes = self.schedule.lanes_of(lane)
 
-        async def close(one: Lane) -> int:
-            closed = 0
+        async def close(one: Lane) -> None:
             with noting(done):
-                closed += await close_gaps(one)
-            return closed
+                closed = await close_gaps(one)
+                done.gaps_closed += closed
 
-        async def remove(one: Lane) -> tuple[int, int]:
-            dropped = freed = 0
-            with noting(done):
-                dropped, freed = await _drop_and_free(one, healed)
-            return dropped, freed
-
-        done.gaps_closed += sum(await together(self._store, close, lanes))
+        await together(self._store, close, lanes)
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += await end_once(lane, sink_id)
-        for dropped, freed in await together(self._store, remove, lanes):
-            done.dropped += dropped
-            done.freed += freed
+        await together(self._store, partial(_drop_and_free, healed), lanes)
         with noting(done):
             await self.schedule.finish(lane)
         self._dead_sets |= healed.dead_sets
@@ -419,14 +411,20 @@ class Pass:
         self.report.queues += self._unfinished
         return self.report
 
+    @contextmanager
+    def _apart(self, name: str) -> Iterator[QueueRepair]:
+        """Note failures that belong to no queue of the pass under a name of their own."""
+        failed = QueueRepair(queue=name)
+        with noting(failed):
+            yield failed
+        if failed.problems:
+            self._unfinished.append(failed)
+
     async def _open(self, names: list[QueueName] | None) -> list[Lane]:
         if names is None:
             for row in await rows_at_home(self._store, QueueStatus.DELETING):
-                failed = QueueRepair(queue=row.name)
-                with noting(failed):
+                with self._apart(row.name):
                     await self._finish_deletion(row.name)
-                if failed.problems:
-                    self._unfinished.append(failed)
         return await lanes_of(self._store, names)
 
     async def _finish_deletion(self, name: QueueName) -> None:
@@ -478,8 +476,7 @@ class Pass:
         A move may belong to a queue that lives in another data centre: then it is left alone.
         """
         known = {lane.lane_id for lane in self.lanes}
-        failed = QueueRepair(queue=DELETED_QUEUES)
-        with noting(failed):
+        with self._apart(DELETED_QUEUES) as failed:
             others = [lane_id for lane_id in self._once if lane_id not in known]
             pointers = await self._store.session.map(
                 lambda lane: self._store.lane(lane).pointers.read(), others
@@ -497,8 +494,6 @@ class Pass:
                             self.report.sinks_swept += await end_of_deleted(
                                 self._store, sink_id, lane_id
                             )
-        if failed.problems:
-            self._unfinished.append(failed)
 
     async def _some_sinks(self) -> list[Glimpse]:
         if self._is_full:
@@ -512,8 +507,7 @@ class Pass:
         A list without a row belongs to a removed row, unless a queue of another data centre has it.
         """
         lanes = {lane.lane_id for lane in self.lanes}
-        failed = QueueRepair(queue=SINK_LISTS)
-        with noting(failed):
+        with self._apart(SINK_LISTS) as failed:
             found = await self._store.sinks.lists()
             are_all_here = bool(found) and await self._knows_every_lane(in_any_datacenter=True)
             for sink_id, ids in found.items():
@@ -525,8 +519,6 @@ class Pass:
                         and not stored.value.is_once
                     ):
                         await self._store.sinks.drop_lists(sink_id, stored, ids)
-        if failed.problems:
-            self._unfinished.append(failed)
 
     async def _sweep(self) -> None:
         rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
@@ -539,12 +531,9 @@ class Pass:
             for one in self.schedule.lanes_of(lane):
                 with noting(done):
                     done.swept += await sweep(one, rows[one.lane_id], messages[one.lane_id])
-        everywhere = QueueRepair(queue="*")
-        with noting(everywhere):
+        with self._apart("*"):
             self.report.swept_lanes = await sweep_schedules(self._store)
             self.report.swept_lanes += await sweep_lanes(self._store, rows, messages)
-        if everywhere.problems:
-            self._unfinished.append(everywhere)
 
 
 async def heal(
@@ -586,15 +575,14 @@ async def _heal_lane(one: Pass, tracker: Tracker, lane: Lane) -> Healed:
     return healed
 
 
-async def _drop_and_free(lane: Lane, healed: Healed) -> tuple[int, int]:
-    dropped = await drop(lane)
-    low = (await lane.read_pointers()).repair
-    finished = [
-        place.bucket
-        for place in healed.finished
-        if place.lane == lane.lane_id and place.bucket >= low
-    ]
-    freed, failed = await free(lane, finished)
-    for error in failed:
-        note(healed.done, error)
-    return dropped, freed
+async def _drop_and_free(healed: Healed, lane: Lane) -> None:
+    done = healed.done
+    with noting(done):
+        dropped = await drop(lane)
+        done.dropped += dropped
+        low = (await lane.read_pointers()).repair
+        of_lane = [place.bucket for place in healed.finished if place.lane == lane.lane_id]
+        freed, failed = await free(lane, [bucket for bucket in of_lane if bucket >= low])
+        done.freed += freed
+        for error in failed:
+            note(done, error)
