@@ -20,7 +20,7 @@ from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, after_a_part
 from cassieq_spark.queue.put.together import Asked, Kind, Together
-from cassieq_spark.queue.schedule import Births
+from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.recent import Recent
 from cassieq_spark.store.caller import off_loop
@@ -80,7 +80,7 @@ class Work:
     Attributes:
         producers: One for each lane that was put into.
         together: Joins puts of several callers.
-        births: The due lanes that are known to exist.
+        due_lanes: The due lanes that are known to exist.
         shard: The shard of messages without a key. It is one for all, so that a trickle fills one
             bucket.
         waiting: Serves the calls that wait for messages.
@@ -88,7 +88,7 @@ class Work:
 
     producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
     together: Together = field(default_factory=Together)
-    births: Births = field(default_factory=Births)
+    due_lanes: DueLanes = field(default_factory=DueLanes)
     waiting: Waiting = field(default_factory=Waiting)
     shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
 
@@ -150,7 +150,7 @@ class Work:
             BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
             PutAmbiguous: A part was stored before another one failed; the error names what was
                 stored.
-            CassieqError: See `Producer.put`, and `Births.lane_for`.
+            CassieqError: See `Producer.put`, and `DueLanes.lane_for`.
         """
         entries = encode.entries(bodies, more.get("headers"))
         rows = await off_loop(lambda: encode.messages(bodies, **more), entries=entries)
@@ -198,7 +198,7 @@ class Work:
         """Put messages into a lane of this queue, or into a due lane of its priority."""
         lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
-        due = await self.births.lane_for(lane, due_us) if due_in_us else None
+        due = await self.due_lanes.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)
         if due is not None:
             times = Times(due_us=due_us, ttl_us=ttl_us)

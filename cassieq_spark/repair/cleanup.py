@@ -102,7 +102,7 @@ async def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo,
         rows, _ = await lane.buckets.read_some(window)
         for bucket in window:
             row = rows.get(bucket)
-            if row is None or not _is_done(row.value, before_us):
+            if row is None or not is_done(row.value, before_us):
                 return bucket, to_keep
             if row.value.has_keys:
                 to_keep[bucket] = row.value.manifest
@@ -112,6 +112,11 @@ async def _finished(lane: Lane, pointers: Pointers) -> tuple[int, dict[BucketNo,
 def rest_us(lane: Lane) -> int:
     """Return how long a finished row is left alone [R2]."""
     return int(lane.rest_s * 1e6)
+
+
+def is_done(row: Bucket, before_us: int) -> bool:
+    """Whether a row is finished, and has rested since then [R2]."""
+    return row.status in FINISHED and row.changed_us <= before_us
 
 
 async def free(lane: Lane, finished: Iterable[BucketNo]) -> tuple[int, list[CassieqError]]:
@@ -193,10 +198,6 @@ async def close_gaps(lane: Lane) -> int:
             updated[bucket] = closed.row
     await scanner.advance(scan, updated)
     return len(updated)
-
-
-def _is_done(row: Bucket, before_us: int) -> bool:
-    return row.status in FINISHED and row.changed_us <= before_us
 
 
 async def _drop_messages(lane: Lane, bucket: BucketNo) -> None:

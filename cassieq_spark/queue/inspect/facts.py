@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from cassieq_spark.model.bucket import Bucket, Lease, Status
+from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import BucketNo, first_id
 from cassieq_spark.model.lease import is_expired, later, visible
 from cassieq_spark.queue.inspect.stats import QueueStats, Sinks, live_rows, stats
@@ -244,7 +244,7 @@ def lease_facts(lane: Lane, bucket: BucketNo, row: Bucket, *, now_us: int) -> It
             delivery_count=lease.delivery_count,
             until_us=lease.until_us,
             is_expired=is_expired(lease, now_us),
-            id_runs=_id_runs(lease, base),
+            id_runs=tuple((base + first, base + last) for first, last in lease.runs.pairs),
         )
 
 
@@ -258,10 +258,6 @@ async def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
     if monoton is None or pointers.is_deleted:
         return QueueFacts(row=row)
     return QueueFacts(row=row, next_id=monoton.value.next_id, pointers=pointers)
-
-
-def _id_runs(lease: Lease, base: int) -> tuple[tuple[int, int], ...]:
-    return tuple((base + first, base + last) for first, last in lease.runs.pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,19 +232,18 @@ async def settle_receipts(
             receipt, action, or_before=isinstance(action, Reject)
         )
     ]
-    never = [one for one in refused if _never_was(outcomes[one.place], one, tells_acked)]
+    never = [
+        one
+        for one in refused
+        # Without a row, only L says whether there ever was one.
+        if (outcomes[one.place].row is not None or tells_acked)
+        and runs_of(one) & outcomes[one.place].judged.never.get(one.lease_id, EMPTY)
+    ]
     if never:
         raise foreign(
             lane, NEVER, refused=never, expired=[one for one in refused if one not in never]
         )
     return refused, outcomes
-
-
-def _never_was(outcome: Outcome, receipt: Receipt, tells_acked: bool) -> bool:
-    # Without a row, only L says whether there ever was one.
-    if outcome.row is None and not tells_acked:
-        return False
-    return bool(runs_of(receipt) & outcome.judged.never.get(receipt.lease_id, EMPTY))
 
 
 async def settle_in_background(
