@@ -45,7 +45,7 @@ LOOK_S: Final = 2.0
 _logger = get_logger("queue")
 
 
-class Births:
+class DueLanes:
     """The due lanes that are known to exist, for one client of a queue."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Births:
         """
         its_lane = lane.due_lane(due)
         if its_lane.lane_id not in self._known:
-            if not await bear(its_lane, due):
+            if not await ensure(its_lane, due):
                 return None
             if len(self._known) >= LONGEST_PERIODS:
                 self._known.clear()  # most are over; the others are found again
@@ -90,7 +90,7 @@ class Births:
         return its_lane
 
 
-async def bear(lane: Lane, due: DueLane) -> bool:
+async def ensure(lane: Lane, due: DueLane) -> bool:
     """Make sure that a due lane exists and is found. Return False if it takes no messages any more.
 
     Raises:

@@ -15,8 +15,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, ReceiptExpired, ReceiptInvalid, StoreError
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.queue.settle.receipts import NEVER
+from cassieq_spark.queue.settle.settle import NEVER, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

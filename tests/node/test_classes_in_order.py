@@ -202,7 +202,7 @@ class Run:
             return
         size = self.world.sizes[priority]
         bodies = [self.random.randbytes(size) for _ in range(count)]
-        packed = Packed(payload=payload(*bodies), message_ids=(None,) * count, delay_us=0)
+        packed = Packed(payload=payload(*bodies), message_ids=(None,) * count)
         placed = Placed(lane=lane.lane_id, bucket=bucket, first=0, packed=packed)
         assert portal.run(producer.write(lane, bucket, [placed]))
         kept = portal.run(producer.prove(lane, bucket, is_written=True)).kept

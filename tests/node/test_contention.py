@@ -16,7 +16,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute

@@ -23,7 +23,7 @@ from cassieq_spark.errors import (
     TooManyKeys,
     UsageError,
 )
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
 from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.turns import Busy

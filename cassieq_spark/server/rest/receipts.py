@@ -19,7 +19,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import Message, show_time
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.batches import Failure, acks, each, failures
 from cassieq_spark.server.rest import answers, models
 from cassieq_spark.server.rest.operation import DELETE, POST, PUT, QUEUE, RECEIPT, Answer, Raw

@@ -12,7 +12,7 @@ from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, S
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received

@@ -15,7 +15,7 @@ from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.letters import conditions
-from cassieq_spark.queue.inspect.pages import Spot, page
+from cassieq_spark.queue.inspect.visible import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.page import QUEUE, Form, Page, Shown
