@@ -179,6 +179,9 @@ class Rounds:
             if lane_id in self._awake and is_due and not offered.is_full:
                 await self._step(lane_id, offered)
                 self._owed += [lane_id] if lane_id in self._new else []
+                if offered.is_full:
+                    # It has claimed no more than the offer, so it says nothing of the rest [lanes].
+                    self._asked.discard(lane_id)
         self._of_offer += len(self._claimed) - before
         if offered.is_full:
             self._owed = []
