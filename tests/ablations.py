@@ -2068,6 +2068,15 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="lanes",
+        rule="What an offer leaves in a lane comes before lower classes.",
+        old="                    self._asked.discard(lane_id)\n",
+        new="                    pass\n",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
         rule="The first message of a higher class is given however large, beside an offer too.",
         old="        budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer\n",
         new="",
