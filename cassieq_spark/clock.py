@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -73,6 +74,12 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Suspend the task for this many seconds; the event loop goes on."""
 
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a function in the present event loop after this many seconds.
+
+        The call has a context of its own: it belongs to no client's call.
+        """
+
 
 class SystemClock:
     """This machine's clock."""
@@ -92,6 +99,10 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """See `Clock`."""
+        return asyncio.get_running_loop().call_later(max(0.0, seconds), call, context=Context())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +280,10 @@ class ClusterClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """See `Clock`."""
+        return self._base.call_later(seconds, call)
 
     def _is_stale(self, anchor: _Anchor) -> bool:
         return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US

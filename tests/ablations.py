@@ -176,7 +176,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        old="            version = self._next_version(before, mark or new_uuid())\n",
+        old="            version = self._next_version(before, mark or self._session.entropy.new_uuid())\n",
         new=(
             "            number = 1 if before is None else before.row_version + 1\n"
             "            version = self._next_version(before, UUID(int=number))\n"
@@ -978,8 +978,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A put that is not answered holds up none of those that come later.",
-        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))\n",
-        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, lambda: 0.0)))\n",
+        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock)))\n",
+        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, __import__('cassieq_spark.testing').testing.ManualClock())))\n",
         tests=(
             "tests/unit/test_together.py::test_t5_a_put_that_is_not_answered_holds_up_no_other",
         ),
@@ -1534,8 +1534,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        old="            await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)\n",
-        new="            await lock.acquire()\n",
+        old="clock.call_later(min(at_most_s, LONGEST_WAIT_S), ",
+        new="clock.call_later(LONGEST_WAIT_S, ",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),
@@ -1856,8 +1856,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U9",
         rule="A schedule that was not read blocks what is inferred from absence.",
-        old="            healed.has_missed = True\n            note(healed.done, self._failed[lane.lane_id])\n",
-        new="            note(healed.done, self._failed[lane.lane_id])\n",
+        old="                healed.has_missed = True  # its due lanes, with their messages\n",
+        new="",
         tests=(
             "tests/node/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
         ),
@@ -2065,6 +2065,15 @@ ABLATIONS: Final = (
         new="",
         tests=(
             "tests/node/test_classes_in_order.py::test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
+        rule="What an offer leaves in a lane comes before lower classes.",
+        old="                    self._asked.discard(lane_id)\n",
+        new="                    pass\n",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
         ),
     ),
     Ablation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.sizes import OFFLOAD_BYTES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
+_BYTES_OF_A_CHUNK = 4_096
+"""To decode a chunk takes about as long as to copy so many bytes, however small it is."""
 
 
 @frozen
@@ -144,6 +148,7 @@ async def read_messages(
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
     planned_reads = [planned for planned, _ in entries]
+    made_bytes = 0
     async for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
@@ -151,7 +156,13 @@ async def read_messages(
         many = found.chunk.count if found.keep is None else found.keep.count
         size = len(found.chunk.payload)
         for message in await off_loop(made, entries=many, size_bytes=size):
+            made_bytes += len(message.body)
             yield message
+        # Chunks that are small as stored may be large, or many: others have their turn in between.
+        made_bytes += _BYTES_OF_A_CHUNK
+        if made_bytes >= OFFLOAD_BYTES:
+            made_bytes = 0
+            await asyncio.sleep(0)
 
 
 def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:

@@ -30,7 +30,7 @@ from cassieq_spark.errors import CassieqError, UsageError, copied
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
-from cassieq_spark.queue.settle import receipts
+from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
 from cassieq_spark.store.call import acting
@@ -262,7 +262,7 @@ class Waiting:
         left = self._hand_out(terms, found)
         self._line_up()
         if left:
-            self._hold(session.begin(partial(give_back, lane), receipts.checked(lane, left)))
+            self._hold(session.begin(partial(give_back, lane), settle.checked(lane, left)))
         now = loop.time()
         if is_over:
             self._pace.note(now, has_found=bool(found), lanes=self.getter.lanes)

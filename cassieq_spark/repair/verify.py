@@ -25,8 +25,8 @@ from cassieq_spark.queue.get.hints import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
 from cassieq_spark.queue.per_bucket import named, read_rows
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.repair.findings import ROW_CORRUPT, Finding, VerifyReport
 from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from queue import Empty, SimpleQueue
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from cassandra.cluster import Session
     from cassandra.pool import Host
 
-    from cassieq_spark.clock import ClusterClock
+    from cassieq_spark.clock import Clock, ClusterClock
     from cassieq_spark.store.session import CqlSession
 
 MOST_NODES: Final = 5
@@ -111,11 +110,11 @@ def _us_of(time: datetime) -> int:
     return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-async def keep_time(clock: ref[ClusterClock], session: ref[CqlSession]) -> None:
+async def keep_time(clock: ref[ClusterClock], session: ref[CqlSession], base: Clock) -> None:
     """Measure the cluster's time again each minute, even if the client does nothing (G6)."""
     while (of := session()) is not None and not of.is_closed:
         del of
-        await asyncio.sleep(MEASURE_EVERY_S)
+        await base.sleep(MEASURE_EVERY_S)
         if (one := clock()) is not None:
             one.keep()
             del one

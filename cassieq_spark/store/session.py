@@ -18,7 +18,7 @@ from cassandra.policies import DCAwareRoundRobinPolicy
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock
-from cassieq_spark.entropy import new_uuid
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
 from cassieq_spark.store import caller, driver, portal, retries, side_by_side, tls
 from cassieq_spark.store.bridge import Bridge, spawn
@@ -60,6 +60,7 @@ class CqlSession:
         client_id: Names this session in the tags of its CASes (G2); new with each session.
         node_clocks: Asks the nodes for their time.
         clock: Cluster time, measured by the nodes' clocks (G6).
+        entropy: Draws all random values of the client.
         counts: Statements sent, by name.
         looks: The scans of programs' gets, with places of their own: each needs some of `map`'s.
         is_closed: Whether `close` was called.
@@ -67,8 +68,11 @@ class CqlSession:
             unless `within` says otherwise.
     """
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(self, options: ConnectionOptions, *, entropy: Entropy | None = None) -> None:
         """Connect.
+
+        Args:
+            entropy: Default: the operating system's.
 
         Raises:
             OptionInvalid: A certificate or key file cannot be used; the error names it.
@@ -80,7 +84,8 @@ class CqlSession:
         """
         self.options = options
         self.keyspace = options.keyspace
-        self.client_id: UUID = new_uuid()
+        self.entropy = entropy or Entropy()
+        self.client_id: UUID = self.entropy.new_uuid()
         self.patience_s = 0.0
         self.is_closed = False
         self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
@@ -103,8 +108,8 @@ class CqlSession:
         self._session.use_client_timestamp = False
         self._failures = self._cluster.connection_class.failures
         self.datacenter = self._check_datacenter()
-        self._side_by_side = SideBySide(clock.monotonic)
-        self.looks = SideBySide(clock.monotonic)
+        self._side_by_side = SideBySide(clock)
+        self.looks = SideBySide(clock)
         self.node_clocks = NodeClocks(self._session, self.datacenter, self.check_open)
         self.clock = ClusterClock(
             clock,
@@ -125,7 +130,7 @@ class CqlSession:
         self.counts = self._bridge.counts
         try:
             self.clock.settle()  # the event loop must not wait for it
-            portal.start(keep_time(ref(self.clock), ref(self)))
+            portal.start(keep_time(ref(self.clock), ref(self), clock))
         except BaseException:
             self._cluster.shutdown()
             raise
@@ -271,7 +276,7 @@ class CqlSession:
 
     def call(self) -> AbstractContextManager[Call]:
         """Work as one call of the client: it ends in time, whatever it has to wait for."""
-        return side_by_side.one_call(self._most_s() + AFTERWARDS_S)
+        return side_by_side.one_call(self._most_s() + AFTERWARDS_S, self.clock)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """Return for how long a statement that begins now is retried, in seconds.
@@ -385,7 +390,7 @@ class CqlSession:
                 left_s = ends_s - self.clock.monotonic()
                 if left_s <= 0 or not isinstance(problem, StoreTimeout | StoreUnavailable):
                     raise problem from answer
-                pause_s = min(retries.pause_s(times - before), longest_s)
+                pause_s = min(retries.pause_s(times - before, self.entropy), longest_s)
                 retries.tell(statement, answer, sent=times, pause_s=pause_s, left_s=left_s)
                 await self.clock.sleep(pause_s)
         sent.limits.heard()

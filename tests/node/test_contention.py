@@ -16,12 +16,15 @@ import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
 from cassieq_spark.queue.get.choice import LEFT_FOR_S
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from cassieq_spark.clock import Clock
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
@@ -47,6 +50,9 @@ class Hurried:
 
     async def sleep(self, seconds: float) -> None:
         await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._base.call_later(seconds, call)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import ahead, seal
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until

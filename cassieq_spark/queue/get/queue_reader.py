@@ -399,9 +399,13 @@ class Rounds:
         before = len(self._claimed)
         for lane_id in self._lower:
             is_due = not self._is_held or bool(self._young([lane_id]))
-            if lane_id in self._awake and is_due and not offered.is_full:
+            has_room = not offered.is_full
+            if lane_id in self._awake and is_due and has_room:
                 await self._step(lane_id, offered)
                 self._owed += [lane_id] if lane_id in self._new else []
+                if offered.is_full:
+                    # It has claimed no more than the offer, so it says nothing of the rest [lanes].
+                    self._asked.discard(lane_id)
         self._of_offer += len(self._claimed) - before
         if offered.is_full:
             self._owed = []
