@@ -20,8 +20,8 @@ import cassieq_spark as cassieq
 from cassieq_spark.accounts import canonical, tokens
 from cassieq_spark.accounts.admin import MOST_KEYS, AccountAdmin, NewKey
 from cassieq_spark.accounts.authenticator import Authenticator
-from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.signature import SignedRequest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     AccountExists,

@@ -357,15 +357,15 @@ def test_a_consumers_get_that_is_cancelled_wherever_it_waits_keeps_no_message(
             await cancelled(await begun())
             # It waits, and is cancelled before there is something.
             getting = await begun()
-            await until(lambda: yes(shelf._waiters))
+            await until(lambda: yes(shelf._tickets))
             await cancelled(getting)
-            assert not shelf._waiters
+            assert not shelf._tickets
 
             # It is answered, and cancelled before it has seen that.
             getting = await begun()
-            await until(lambda: yes(shelf._waiters))
+            await until(lambda: yes(shelf._tickets))
             await asyncio.to_thread(queue.put_many, [b"0", b"1", b"2"])
-            while shelf._waiters:
+            while shelf._tickets:
                 pass
             await cancelled(getting)
 

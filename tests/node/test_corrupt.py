@@ -11,7 +11,7 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.repair import findings
+from cassieq_spark.repair.report import FINDINGS
 from cassieq_spark.store import portal
 from cassieq_spark.store.side_by_side import WIDTH
 from tests.fixtures.cassandra import own_keyspace
@@ -250,7 +250,7 @@ def test_t21_a_verify_names_it_and_goes_on(door: Door, spoil: Spoiler) -> None:
     found = door.client.verify(door.queue.name)
     assert [("row_corrupt", 0)] == [(one.kind, one.bucket) for one in found.findings]
     assert (2, 1) == (found.buckets, found.messages)
-    assert "row_corrupt" in findings.FINDINGS
+    assert "row_corrupt" in FINDINGS
 
 
 # --- stored messages ------------------------------------------------------------------------------

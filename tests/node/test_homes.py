@@ -12,7 +12,7 @@ from cassandra import Unavailable
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
-from cassieq_spark.queue.find import LaneSpec, find_row, look_again
+from cassieq_spark.queue.find import LaneSpec, find_row, refreshed
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.queues import Queues
@@ -91,7 +91,7 @@ def test_p21_an_ended_queue_that_is_still_shown_is_gone(
     with pytest.raises(cassieq.QueueNotFound):
         door.client.queue(door.queue.name)
     with pytest.raises(cassieq.QueueDeleted):
-        portal.run(look_again(door.lane))
+        portal.run(refreshed(door.lane))
     assert door.queue.name not in {one.queue for one in door.client.repair().queues}
     assert door.queue.name not in {one.queue for one in door.client.verify().findings}
     door.client.repair(dry_run=True)

@@ -91,7 +91,7 @@ def produce(door: Door) -> None:
     door.queue.put(b"far", delay=2 * 86_400)
     long_ago = DueLane(1, 0)
     ended = door.lane.due_lane(long_ago)
-    assert not portal.run(schedule.bear(ended, long_ago))
+    assert not portal.run(schedule.ensure(ended, long_ago))
     entry = Entry(lane=ended.lane_id, bucket=BucketNo(0), offset=0, message_id=new_uuid(), put_us=0)
     assert not portal.run(happened(door.lane, entry))
     portal.run(door.store.heartbeats.beat(door.queue.name, ttl_s=60))

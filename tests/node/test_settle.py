@@ -20,7 +20,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.queue.message import read_messages
-from cassieq_spark.queue.settle.counts import Settled, counted
+from cassieq_spark.queue.settle.batches import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault

@@ -16,7 +16,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from tests.fixtures.faults import Fault

@@ -268,8 +268,8 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     now_us = lane.clock.now_us()
     try:
         for one in some:
-            delay_us, ttl_us = one.packed.delay_us, one.packed.ttl_us
-            due_us = now_us + delay_us if delay_us else one.packed.due_us
+            times = one.packed.times
+            due_us = now_us + times.delay_us if times.delay_us else times.due_us
             await writer.write(
                 lane.place(bucket),
                 ChunkRow(
@@ -278,7 +278,9 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     payload=one.packed.payload,
                     enqueued_us=now_us,
                     due_us=due_us,
-                    expires_us=minute_after((due_us or now_us) + ttl_us) if ttl_us else None,
+                    expires_us=minute_after((due_us or now_us) + times.ttl_us)
+                    if times.ttl_us
+                    else None,
                     has_key=one.packed.key is not None,
                 ),
             )

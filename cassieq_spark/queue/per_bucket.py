@@ -34,13 +34,13 @@ async def each_bucket(
         CassieqError: The error of the first bucket that failed, with its number. An error about the
             whole queue comes first.
     """
-    done, failed = await apart(lane, work, buckets)
+    done, failed = await per_bucket(lane, work, buckets)
     if failed:
         raise first_of(failed)
     return done
 
 
-async def apart(
+async def per_bucket(
     lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
 ) -> tuple[dict[K, R], dict[K, CassieqError]]:
     """Return the result of ``work`` for each bucket, and the errors of failed ones."""

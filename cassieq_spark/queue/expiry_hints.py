@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
 
 
-class Returns:
+class ExpiryHintWriter:
     """The hints of one bucket's CAS. Call `hint` before each try, and `confirm` after the last."""
 
     def __init__(self, lane: Lane, bucket: BucketNo) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest.models import Nothing
+from cassieq_spark.server import door
+from cassieq_spark.server.rest.fields import Nothing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
-    from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
 
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
+
+PREFIX: Final = "/v1"
+QUEUE: Final = "/queues/{queue}"
+MESSAGES: Final = f"{QUEUE}/messages"
+RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,38 +53,59 @@ class Answer:
     media_type: str = RAW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+async def _nothing(_: Call) -> Answer:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked.
+    """One thing that can be asked: it decorates the function that does it.
 
     Attributes:
         name: Unique; the OpenAPI document calls it by this.
         path: Below ``/v1``. ``{queue}`` and ``{receipt}`` are parameters.
         right: What its caller must be allowed on the queue, or on some queue.
-        doc: A sentence that says what it does; further ones are details.
-        body: The model of a body of JSON, or `Raw`; None: there is no body.
-        is_body_needed: Whether an empty body is wrong.
         answers: The model of each good status; None: it has no body.
+        body: The model of a body of JSON, or `Raw`; None: there is no body.
         can_be_raw: Whether the caller may ask for the bytes of a message instead of JSON.
         errors: The statuses of its problems, besides those that every operation has.
+        doc: A sentence that says what it does; further ones are details.
     """
 
-    name: str
     method: str
+    name: str
     path: str
     right: Right
-    doc: str
-    run: Callable[[Call], Awaitable[Answer]]
+    answers: dict[int, type[BaseModel] | None]
+    _: KW_ONLY
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | Raw | None = None
-    is_body_needed: bool = True
-    answers: dict[int, type[BaseModel] | None]
     can_be_raw: bool = False
-    errors: tuple[int, ...] = ()
+    errors: tuple[int, ...] = (404,)
+    doc: str = ""
+    run: Callable[[Call], Awaitable[Answer]] = _nothing
+
+    @property
+    def is_body_needed(self) -> bool:
+        """Whether an empty body is wrong: it lacks a field that the model needs."""
+        return isinstance(self.body, type) and any(
+            field.is_required() for field in self.body.model_fields.values()
+        )
+
+    def __call__(self, run: Callable[[Call], Awaitable[Answer]]) -> Operation:
+        """The operation that a function does, whose docstring the OpenAPI document shows."""
+        return replace(self, run=run, doc=" ".join((run.__doc__ or "").split()))
+
+
+GET: Final = partial(Operation, "GET")
+PUT: Final = partial(Operation, "PUT")
+POST: Final = partial(Operation, "POST")
+PATCH: Final = partial(Operation, "PATCH")
+DELETE: Final = partial(Operation, "DELETE")
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class Call(door.Call):
     """One request.
 
     Attributes:
@@ -93,10 +117,6 @@ class Call:
     """
 
     operation: Operation
-    request: Request
-    gate: Gate
-    principal: Principal
-    backend: Backend
     queue: str
     query: Any
     body: Any
