@@ -161,13 +161,18 @@ demo: setup-demo  ## 336,776 flights through two queues and three Spark queries,
 demo-gateway: setup  ## boto3, a Celery worker and a Spark query on one queue, by the gateway
 	@$(WITH_JAVA) $(PYTHON) jobs/demo_gateway.py
 
+# An earlier release to compare with: a checkout or an unpacked wheel.
+BEFORE ?=
+
 .PHONY: bench
 bench: setup  ## The benchmarks, into bench/results
 	@$(WITH_JAVA) $(PYTHON) -m bench
 	@$(WITH_JAVA) $(PYTHON) -m bench.programs
 	@$(WITH_JAVA) $(PYTHON) -m bench.shards
 	@$(WITH_JAVA) $(PYTHON) -m bench.scheduled
-	@$(WITH_JAVA) $(PYTHON) -m bench.gateway
+	@$(WITH_JAVA) $(PYTHON) -m bench.gateway $(if $(BEFORE),--before $(BEFORE))
+	@$(WITH_JAVA) $(PYTHON) -m bench.engine $(if $(BEFORE),--before $(BEFORE))
+	@$(WITH_JAVA) $(PYTHON) -m bench.choice $(if $(BEFORE),--before $(BEFORE))
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues
@@ -188,6 +193,8 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 	@$(WITH_JAVA) $(PYTHON) -m bench.shards --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.scheduled --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.gateway --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.engine --smoke
+	@$(WITH_JAVA) $(PYTHON) -m bench.choice --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.latency --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.sinks --smoke
 	@$(WITH_JAVA) $(PYTHON) -m bench.against_queues --smoke

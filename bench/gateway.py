@@ -24,7 +24,7 @@ import psutil
 from cassandra.cluster import Cluster
 
 import cassieq_spark as cassieq
-from bench import report
+from bench import releases, report
 from bench.servers import elasticmq, moto_server, our_server
 from cassieq_spark.embedded import EmbeddedCassandra
 from tests.fixtures.elasticmq import ELASTICMQ
@@ -276,11 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with EmbeddedCassandra(heap=HEAP, optimize=True) as cassandra, ExitStack() as stack:
         client = stack.enter_context(cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE))
         client.bootstrap()
-        started = {
-            "cassieq": stack.enter_context(our_server(cassandra.contact_points, KEYSPACE)),
-            "moto": stack.enter_context(moto_server()),
-            "elasticmq": stack.enter_context(elasticmq()),
-        }
+        started = _started(stack, cassandra.contact_points, asked.before)
         sides = {name: Side(_messages_of(name, size)) for name in started}
         for number in range(-size.warm_up, size.rounds):
             if number <= 0:
@@ -300,12 +296,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         # Last of all: a gateway that is scraped begins to count queues.
         through = PHASES * size.messages * (size.warm_up + rounds)
-        lwts = conditional_writes(started["cassieq"][0]) / through
+        ours = [name for name in ("cassieq", "before") if name in started]
+        lwts = {name: conditional_writes(started[name][0]) / through for name in ours}
     if sides["cassieq"].twice:
         raise SystemExit(f"{sides['cassieq'].twice} messages came twice inside their visibility")
     found = _result(sides, waiting)
-    found |= {"rounds": rounds, "lwts_per_message": lwts, "targets": TARGETS}
-    found |= {"heaps": {"cassandra": HEAP}}
+    found |= {"rounds": rounds, "lwts_per_message": lwts["cassieq"], "targets": TARGETS}
+    found |= {"heaps": {"cassandra": HEAP}, "releases": releases.commits(asked.before)}
+    if "before" in sides:
+        found["before"] = {"lwts_per_message": lwts["before"], "of_before": _of_before(sides)}
     found |= report.circumstances("python -m bench.gateway", sys.argv[1:])
     found["versions"] |= {"moto": version("moto"), "elasticmq": ELASTICMQ.version}
     folder = Path(asked.results)
@@ -314,6 +313,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (folder / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(_as_text(found))
     return 0
+
+
+def _started(stack: ExitStack, points: str, before: Path | None) -> dict[str, tuple[str, int]]:
+    """All servers, by their names: URLs and processes."""
+    servers = {
+        "cassieq": our_server(points, KEYSPACE),
+        "moto": moto_server(),
+        "elasticmq": elasticmq(),
+    }
+    if before is not None:
+        releases.bootstrap(before, points, "bench_before")
+        servers["before"] = our_server(points, "bench_before", before)
+    return {name: stack.enter_context(server) for name, server in servers.items()}
 
 
 def _messages_of(name: str, size: Size) -> int:
@@ -354,6 +366,17 @@ def _result(sides: dict[str, Side], waiting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _of_before(sides: dict[str, Side]) -> dict[str, dict[str, float]]:
+    """How fast we are, of the earlier release in the same round."""
+    ours, theirs = sides["cassieq"], sides["before"]
+    return {
+        phase: report.spread(
+            [before / after for before, after in zip(theirs.seconds[phase], values, strict=True)]
+        )
+        for phase, values in ours.seconds.items()
+    }
+
+
 def _quantiles(seconds: list[float]) -> dict[str, float]:
     ranked = sorted(seconds)
     last = len(ranked) - 1
@@ -372,6 +395,12 @@ def _as_text(found: dict[str, Any]) -> str:
         shown = (f"{action} {one['p50']:.1f}/{one['p99']:.1f}" for action, one in actions.items())
         lines.append(f"{name}, p50/p99 in ms: {', '.join(shown)}; twice: {found['twice'][name]}")
     lines.append(f"{found['lwts_per_message']:.3f} LWTs a message; {found['rounds']} rounds")
+    if earlier := found.get("before"):
+        shown = (f"{phase} {one['median']:.2f}" for phase, one in earlier["of_before"].items())
+        lines.append(
+            f"of the earlier release: {', '.join(shown)}; "
+            f"its LWTs a message: {earlier['lwts_per_message']:.3f}"
+        )
     idle_ = found["idle"]
     lines.append(
         f"{idle_['polls']} idle long polls: {idle_['reads_per_s']:.1f} reads a second, "
@@ -382,6 +411,7 @@ def _as_text(found: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
+    releases.add_before(parser)
     parser.add_argument("--smoke", action="store_true", help="small: does it run, do counts agree")
     parser.add_argument("--results", default=str(ROOT / "bench" / "results"))
     return parser

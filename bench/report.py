@@ -107,7 +107,7 @@ def circumstances(command: str, argv: Sequence[str]) -> dict[str, Any]:
     return {
         "command": " ".join([command, *argv]),
         "date": datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__).resolve().parents[1]),
         "machine": _machine(),
         "versions": {name: version(name) for name in _PACKAGES}
         | {"python": platform.python_version()},
@@ -186,10 +186,9 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _commit() -> str | None:
+def commit_of(root: Path) -> str | None:
     """The commit, with ``+`` if files of the package differ from it; None outside a checkout."""
     git = shutil.which("git")
-    root = Path(__file__).resolve().parents[1]
     if git is None or not (root / ".git").exists():
         return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from bench.releases import ROOT, environment
 from cassieq_spark.testing import wait_until
 from tests.fixtures.elasticmq import elasticmq_server
 
@@ -34,14 +35,15 @@ Event().wait()
 
 
 @contextmanager
-def our_server(contact_points: str, keyspace: str) -> Iterator[tuple[str, int]]:
-    """``cassieq serve``: its URL and its process."""
-    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
+def our_server(contact_points: str, keyspace: str, tree: Path = ROOT) -> Iterator[tuple[str, int]]:
+    """``cassieq serve`` of the release in this tree: its URL and its process."""
+    command = [sys.executable, "-P", "-c", SERVE, "serve", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--contact-points", contact_points, "--keyspace", keyspace],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=environment(tree),
     )
     try:
         url = _url_of(process)

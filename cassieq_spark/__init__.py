@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.consumer import Consumer
     from cassieq_spark.queue.find import QueueInfo
     from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.inspect.hours import ScheduledHour
-    from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour
     from cassieq_spark.queue.message import Message
     from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.queue.settle.acks import Verdict
-    from cassieq_spark.queue.settle.counts import Settled
-    from cassieq_spark.repair.findings import VerifyReport
+    from cassieq_spark.queue.settle.batches import Settled
+    from cassieq_spark.queue.settle.settle import Verdict
     from cassieq_spark.repair.progress import Progress
-    from cassieq_spark.repair.report import Redriven, RepairReport
+    from cassieq_spark.repair.report import Redriven, RepairReport, VerifyReport
     from cassieq_spark.spark.connector.config import spark_config
     from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register
@@ -107,15 +105,13 @@ _HOMES = {
     "queue.consumer": ("Consumer",),
     "queue.find": ("QueueInfo",),
     "queue.handle": ("Queue",),
-    "queue.inspect.hours": ("ScheduledHour",),
-    "queue.inspect.stats": ("QueueStats",),
+    "queue.inspect.stats": ("QueueStats", "ScheduledHour"),
     "queue.message": ("Message",),
     "queue.put.results": ("PutResult",),
-    "queue.settle.acks": ("Verdict",),
-    "queue.settle.counts": ("Settled",),
-    "repair.findings": ("VerifyReport",),
+    "queue.settle.batches": ("Settled",),
+    "queue.settle.settle": ("Verdict",),
     "repair.progress": ("Progress",),
-    "repair.report": ("Redriven", "RepairReport"),
+    "repair.report": ("Redriven", "RepairReport", "VerifyReport"),
     "spark.connector.config": ("spark_config",),
     "spark.connector.writer": ("foreach_batch",),
     "spark.data_source": ("register",),

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from cassieq_spark.doors import blocking
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import (
@@ -16,25 +15,21 @@ from cassieq_spark.options import (
     arguments,
     queue_name,
 )
-from cassieq_spark.queue import admin, guards
-from cassieq_spark.queue import labels as queue_labels
+from cassieq_spark.queue import admin
 from cassieq_spark.queue.find import QueueInfo, every_row, lane_of, lanes_of, open_lane
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.inspect.pages import Spot
-from cassieq_spark.queue.inspect.visible import browse
+from cassieq_spark.queue.inspect.visible import Spot, browse
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.work import QUEUES, Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.repair.dry_run import heal_dry_run
-from cassieq_spark.repair.findings import VerifyReport
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.progress import OnProgress
-from cassieq_spark.repair.redrivable import by_place, listed
-from cassieq_spark.repair.redrive import RedriveRequest, redrive
-from cassieq_spark.repair.report import Redriven, RepairReport
+from cassieq_spark.repair.redrive import RedriveRequest, by_place, listed, redrive
+from cassieq_spark.repair.report import Redriven, RepairReport, VerifyReport
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.store import portal, schema
 from cassieq_spark.store.process import OfOneProcess
@@ -99,7 +94,7 @@ class Client(OfOneProcess):
             SchemaMismatch: The tables have another version, or the cluster limits write timestamps,
                 which pointers need.
         """
-        await schema.apply(self._session, replication, new_uuid=new_uuid)
+        await schema.apply(self._session, replication)
 
     @blocking
     async def create_queue(
@@ -176,7 +171,7 @@ class Client(OfOneProcess):
         """
         checked, changes = queue_name(name), arguments.labels(labels)
         await schema.check(self._session)
-        row = await queue_labels.label(self._store, checked, changes)
+        row = await admin.label(self._store, checked, changes)
         return self._open(lane_of(self._store, row))
 
     @blocking
@@ -198,7 +193,7 @@ class Client(OfOneProcess):
         The arguments and errors are those of `Queue.delete`.
         """
         await schema.check(self._session)
-        lane = await guards.delete(
+        lane = await admin.delete(
             self._store, queue_name(name), force=force, if_empty=if_empty, if_unused=if_unused
         )
         self._works.forget(lane)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager
+from contextvars import Context
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cassieq_spark.errors import CassieqError, StoreUnavailable
 from cassieq_spark.model.node_times import APART_US, agreeing_of, middle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 
 MEASURE_EVERY_S: Final = 60.0
 """The time between measurements: clocks drift apart by milliseconds; a re-claim leaves 250 (G6)."""
@@ -73,6 +73,12 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Suspend the task for this many seconds; the event loop goes on."""
 
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a function in the present event loop after this many seconds.
+
+        The call has a context of its own: it belongs to no client's call.
+        """
+
 
 class SystemClock:
     """This machine's clock."""
@@ -92,6 +98,21 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """See `Clock`."""
+        return asyncio.get_running_loop().call_later(max(0.0, seconds), call, context=Context())
+
+
+@asynccontextmanager
+async def within(seconds: float, clock: Clock) -> AsyncIterator[None]:
+    """Work in this block for so long at most; raise TimeoutError if it takes longer."""
+    async with asyncio.timeout(None) as limit:
+        over = clock.call_later(seconds, lambda: limit.reschedule(0))
+        try:
+            yield
+        finally:
+            over.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +144,8 @@ class Answers:
 class Ask(Protocol):
     """A function that asks the nodes of the local data centre for their time, all at once."""
 
-    def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-        """Ask all nodes except ``but``.
-
-        Args:
-            stopwatch: Monotonic seconds.
-        """
+    async def __call__(self, base: Clock, but: Collection[str]) -> Answers:
+        """Ask all nodes except ``but``, and take the time by ``base``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +197,7 @@ class ClusterClock:
     does. Two clients whose own clocks are hours apart agree to within the 250 ms of a re-claim.
     Setting this machine's clock moves nothing: a client that thought itself an hour ahead for a
     minute would re-claim live leases (I2). Cluster time is not monotonic: a measurement may correct
-    it by milliseconds. Thread-safe; threads wait for the first measurement only.
+    it by milliseconds. It is measured in the event loop; any thread may ask it for the time.
     """
 
     def __init__(
@@ -188,74 +205,57 @@ class ClusterClock:
         base: Clock,
         ask: Ask,
         *,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         tell: Callable[[Mapping[str, float]], None] | None = None,
         counts_sleep: bool = COUNTS_SLEEP,
-        left_s: Callable[[], float] = lambda: PATIENCE_S,
-        spawn: Callable[[Callable[[], object]], None] | None = None,
-        may_wait: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare the clock; `begin` or the first `now_us` measures.
+        """Prepare the clock; `settle` or the first `now_us` measures.
 
         Args:
+            spawn: Begins a measurement in the event loop, from any thread.
             tell: Called with the nodes whose clocks are more than a second wrong, and by how many.
             counts_sleep: Whether ``base.monotonic`` goes on while the machine is suspended.
-            left_s: The time that the caller may still wait for the first measurement.
-            spawn: Runs a measurement in the background; by default `now_us` measures and waits.
-            may_wait: With ``spawn``: whether this thread may wait for the first measurement.
         """
         self._base = base
         self._ask = ask
+        self._spawn = spawn
         self._tell = tell
         self._counts_sleep = counts_sleep
-        self._left_s = left_s
-        self._spawn = spawn
-        self._may_wait = may_wait
-        self._measuring = threading.Lock()
-        self._has_begun = threading.Event()
+        self._measuring = asyncio.Lock()
+        self._is_begun = False
         self._anchor: _Anchor | None = None
-
-    def begin(self) -> None:
-        """Measure for the first time. If that fails, `now_us` raises the error."""
-        try:
-            with suppress(CassieqError):
-                self._renewed(None)
-        finally:
-            self._has_begun.set()
+        self._failure: StoreUnavailable | None = None
 
     @property
     def is_in_doubt(self) -> bool:
         """Whether callers must `settle` the clock first: it is not measured, or too long ago."""
         anchor = self._anchor
         if anchor is None:
-            return not self._has_begun.is_set()
+            return self._failure is None
         is_old = self._base.monotonic() >= anchor.due_s + MEASURE_EVERY_S
         return is_old or abs(self._jump_us(anchor)) > JUMP_US
 
-    def settle(self) -> None:
-        """Wait for the first measurement, or renew an old one. `now_us` raises its error."""
-        self._has_begun.wait(PATIENCE_S)
-        anchor = self._anchor
-        if anchor is not None and self.is_in_doubt:
-            with suppress(CassieqError), self._measuring:
-                if self._anchor is anchor:
-                    self._anchor = self._measured(anchor, self._base.monotonic())
+    async def settle(self) -> None:
+        """Measure if the clock is in doubt. If that fails, `now_us` raises the error."""
+        if self.is_in_doubt:
+            await self._renew(self._anchor)
 
-    def keep(self) -> None:
-        """Start a measurement in the background, if one is due."""
+    async def renew(self) -> None:
+        """Measure if that is due."""
         anchor = self._anchor
         if anchor is not None and self._is_stale(anchor):
-            self._until_renewed(anchor)
+            await self._renew(anchor)
 
     def now_us(self) -> int:
-        """Return cluster time; measure first (five round trips) if the last time is a minute old.
+        """Return cluster time; begin to measure it if the last measurement is a minute old.
 
         Raises:
-            StoreUnavailable: There was no measurement before, and too few nodes reported their
-                time, or none fast enough.
+            StoreUnavailable: There was no measurement before, or too few nodes reported their time,
+                or none fast enough.
         """
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
-            anchor = self._renewed(anchor) if self._spawn is None else self._until_renewed(anchor)
+            anchor = self._until_renewed(anchor)
         return anchor.cluster_us + round((self._base.monotonic() - anchor.monotonic_s) * 1e6)
 
     def monotonic(self) -> float:
@@ -270,6 +270,10 @@ class ClusterClock:
         """See `Clock`."""
         await self._base.sleep(seconds)
 
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """See `Clock`."""
+        return self._base.call_later(seconds, call)
+
     def _is_stale(self, anchor: _Anchor) -> bool:
         return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
 
@@ -279,49 +283,38 @@ class ClusterClock:
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _until_renewed(self, old: _Anchor | None) -> _Anchor:
-        """Start a measurement in the background, and go on with the last one meanwhile."""
-        if self._spawn is not None and self._measuring.acquire(blocking=False):
+        """Begin a measurement, and go on with the last one meanwhile."""
+        if not self._is_begun:
+            self._is_begun = True
             try:
-                self._spawn(partial(self._measure_beside, old))
-            except RuntimeError:
-                self._measuring.release()  # the interpreter ends
-        if old is not None:
-            return self._carried_on(old)
-        if not self._may_wait():
-            raise _unknown("too few")
-        self._has_begun.wait(PATIENCE_S)
-        return self._anchor or self._renewed(None)
-
-    def _measure_beside(self, old: _Anchor | None) -> None:
-        try:
-            with suppress(CassieqError):
-                self._anchor = self._measured(old, self._base.monotonic())
-        finally:
-            self._measuring.release()
-
-    def _renewed(self, old: _Anchor | None) -> _Anchor:
-        patience_s = min(PATIENCE_S, self._left_s()) if old is None else 0
-        began_s = self._base.monotonic() - (PATIENCE_S - patience_s)
-        if not self._measuring.acquire(timeout=patience_s):
-            if old is None:
-                raise _unknown("too few")
-            return old  # another thread measures; a minute's drift is no reason to wait
-        try:
-            if self._anchor is None or self._anchor is old:
-                self._anchor = self._measured(old, began_s)
+                self._spawn(self._renew(old))
+            except CassieqError:
+                self._is_begun = False  # the interpreter ends
+        if self._anchor is not None and self._anchor is not old:
             return self._anchor
+        if old is None:
+            raise _unknown("too few") if self._failure is None else copy(self._failure)
+        return self._carried_on(old)
+
+    async def _renew(self, old: _Anchor | None) -> None:
+        """Measure, unless somebody else has done it meanwhile."""
+        try:
+            async with self._measuring:
+                if self._anchor is old:
+                    self._anchor = await self._measured(old)
+        except StoreUnavailable as error:
+            self._failure = error
+        except CassieqError:
+            pass  # the client is closed
         finally:
-            self._measuring.release()
+            self._is_begun = False
 
-    def _measured(self, old: _Anchor | None, began_s: float) -> _Anchor:
-        """Ask until a majority agrees. A clock that was measured before asks once only.
-
-        Args:
-            began_s: The caller's patience ends `PATIENCE_S` after this.
-        """
+    async def _measured(self, old: _Anchor | None) -> _Anchor:
+        """Ask until a majority agrees. A clock that was measured before asks once only."""
         spans: dict[str, _Span] = {}
+        began_s = self._base.monotonic()
         while True:
-            known = self._ask_nodes(spans)
+            known = await self._ask_nodes(spans)
             offsets = {node: span.middle for node, span in spans.items() if span.is_narrow}
             agreeing = agreeing_of(offsets.values())
             is_sure = agreeing > known // 2
@@ -330,7 +323,7 @@ class ClusterClock:
             patience_s = AWAY_AFTER_S if is_half and agreeing == len(offsets) else PATIENCE_S
             if is_sure or old is not None or self._base.monotonic() - began_s >= patience_s:
                 break
-            self._base.wait(_PAUSE_S)
+            await self._base.sleep(_PAUSE_S)
         if not is_half:
             if old is None:
                 raise _unknown(f"{len(offsets)} of {known}")
@@ -343,11 +336,11 @@ class ClusterClock:
             now_s, round(chosen + now_s * 1e6), MEASURE_EVERY_S if is_sure else UNSURE_EVERY_S
         )
 
-    def _ask_nodes(self, spans: dict[str, _Span]) -> int:
+    async def _ask_nodes(self, spans: dict[str, _Span]) -> int:
         """Narrow the span of each node by some rounds; return the number of nodes there are."""
         silent: frozenset[str] = frozenset()
         for _ in range(_ROUNDS):
-            answers = self._ask(self._base.monotonic, silent)
+            answers = await self._ask(self._base, silent)
             silent |= answers.silent
             for reading in answers.readings:
                 span = _Span.of(reading)

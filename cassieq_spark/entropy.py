@@ -1,25 +1,63 @@
-"""Draw all random values of the package; none of them guards a secret."""
+"""Pass randomness as an argument: ids, pauses and choices; none of them guards a secret.
+
+A client has one `Entropy`, beside its clock. The edges of the package, which no client reaches,
+draw from the operating system by `new_uuid` and `generator`.
+"""
 
 from __future__ import annotations
 
-import os
 import random
-import uuid
 from typing import Final
+from uuid import UUID
 
 MAX_DOUBLINGS: Final = 10
 """The most doublings of a pause: the 10th of 50 ms is most of a minute."""
 
 
-def new_uuid() -> uuid.UUID:
-    """Return a random (version 4) UUID."""
-    return uuid.uuid4()
+class Entropy:
+    """Draws all random values of one client. Thread-safe.
+
+    Attributes:
+        rng: Draws numbers. By default the operating system does: Spark forks its Python workers,
+            and with the parent's state in each, all would pause for the same time, and meet again
+            [P28].
+    """
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        """Prepare.
+
+        Args:
+            rng: A seeded generator, for the same values each time.
+        """
+        self.rng = random.SystemRandom() if rng is None else rng
+
+    def new_uuid(self) -> UUID:
+        """Return a random (version 4) UUID."""
+        return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def uuid_at(self, time_us: int) -> UUID:
+        """Return a random UUID (version 7) that holds this time in milliseconds."""
+        noise = self.new_uuid().int & (1 << 76) - 1  # the variant is part of it
+        return UUID(int=time_us // 1_000 << 80 | 7 << 76 | noise)
+
+    def new_revision(self) -> int:
+        """Return a number of 63 random bits: no two updates of a message draw the same."""
+        return self.rng.getrandbits(63)
+
+    def jitter(self, base_s: float, attempt: int) -> float:
+        """Return the seconds to pause after failed try ``attempt`` (from 0).
+
+        The pause is a quarter to all of ``base_s``, doubled for each earlier try.
+        """
+        return self.rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))
 
 
-def uuid_at(time_us: int) -> uuid.UUID:
-    """Return a random UUID (version 7) that holds this time in milliseconds."""
-    noise = uuid.uuid4().int & (1 << 76) - 1  # the variant is part of it
-    return uuid.UUID(int=time_us // 1_000 << 80 | 7 << 76 | noise)
+_system: Final = Entropy()
+
+
+def new_uuid() -> UUID:
+    """Return a random (version 4) UUID of the operating system, for the edges of the package."""
+    return _system.new_uuid()
 
 
 def generator(seed: int | None = None) -> random.Random:
@@ -27,24 +65,20 @@ def generator(seed: int | None = None) -> random.Random:
     return random.Random(seed)
 
 
-shared: Final = generator()
-"""The generator of all callers that need no seed of their own: each one takes 2.5 KB.
-Thread-safe."""
-
-# Spark forks its Python workers. With the parent's state in each, all would pause for the same
-# time, and meet again [P28]. The operating system feeds uuid4, which needs no care.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=shared.seed)
+shared: Final = _system.rng
+"""For callers that have no client's entropy yet."""
 
 
-def jitter(base_s: float, attempt: int, rng: random.Random = shared) -> float:
-    """Return the seconds to pause after failed try ``attempt`` (from 0).
-
-    The pause is a quarter to all of ``base_s``, doubled for each earlier try.
-    """
-    return rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))
+def uuid_at(time_us: int) -> UUID:
+    """See `Entropy.uuid_at`."""
+    return _system.uuid_at(time_us)
 
 
 def new_revision() -> int:
-    """Return a number of 63 random bits: no two updates of a message draw the same."""
-    return uuid.uuid4().int >> 65
+    """See `Entropy.new_revision`."""
+    return _system.new_revision()
+
+
+def jitter(base_s: float, attempt: int, rng: random.Random = shared) -> float:
+    """See `Entropy.jitter`."""
+    return Entropy(rng).jitter(base_s, attempt)

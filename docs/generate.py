@@ -28,7 +28,7 @@ from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.settings import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
 from cassieq_spark.options.values import show_bytes
-from cassieq_spark.repair.findings import FINDINGS
+from cassieq_spark.repair.report import FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

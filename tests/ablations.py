@@ -176,7 +176,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P3",
         rule="A CAS is conditional on a uuid that is never used again, so a row that is born twice fools nobody.",
-        old="            version = self._next_version(before, mark or new_uuid())\n",
+        old="            version = self._next_version(before, mark or self._session.entropy.new_uuid())\n",
         new=(
             "            number = 1 if before is None else before.row_version + 1\n"
             "            version = self._next_version(before, UUID(int=number))\n"
@@ -846,8 +846,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Who lost a race goes to another bucket.",
-        old="ROUNDS = 4\n",
-        new="ROUNDS = 1\n",
+        old="TRIES: Final = 4\n",
+        new="TRIES: Final = 1\n",
         tests=(
             "tests/node/test_reader.py::test_p28_a_reader_that_lost_its_race_goes_to_another_bucket",
         ),
@@ -871,7 +871,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A seal that a rival has just begun is left to it.",
-        old="                helps=not left or bucket in scan.half_sealed or not self._choosing.has_met,\n",
+        old="                helps=not left or bucket in scan.half_sealed or not self._choice.has_met,\n",
         new="",
         tests=(
             "tests/node/test_choice.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
@@ -889,7 +889,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="With rivals, open buckets come before those that they are at work in.",
-        old="        ours, theirs = self._choosing.split(scan.candidates)\n",
+        old="        ours, theirs = self._choice.split(scan.candidates)\n",
         new="        ours, theirs = scan.candidates, {}\n",
         tests=(
             "tests/node/test_choice.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
@@ -898,7 +898,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="Once clients have met, each get tries free buckets in an order of its own.",
-        old="        return hash((self.draw, bucket)) if self.has_met and not self.is_by_id else bucket\n",
+        old="        return hash((self.draw, bucket)) if self.keeps_apart else bucket\n",
         new="        return bucket\n",
         tests=(
             "tests/unit/test_choice_world.py::test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_met",
@@ -926,7 +926,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A get by id seals open buckets below the first that is sealed.",
-        old="        if has_open and self._choosing.is_by_id:\n",
+        old="        if has_open and self._choice.is_by_id:\n",
         new="        if False:\n",
         tests=(
             "tests/node/test_choice.py::test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket",
@@ -978,8 +978,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A put that is not answered holds up none of those that come later.",
-        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))\n",
-        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, lambda: 0.0)))\n",
+        old="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock)))\n",
+        new="        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, __import__('cassieq_spark.testing').testing.ManualClock())))\n",
         tests=(
             "tests/unit/test_together.py::test_t5_a_put_that_is_not_answered_holds_up_no_other",
         ),
@@ -1143,7 +1143,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R12",
         rule="The hints of a batch's delays are written before it becomes visible.",
-        old="        await Returns(lane, bucket).hint(return_times_us(new))\n",
+        old="        await ExpiryHintWriter(lane, bucket).hint(return_times_us(new))\n",
         new="",
         tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
     ),
@@ -1282,7 +1282,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R21",
         rule="A lease lasts at least four of the client's own CAS times.",
-        old="now_us + max(self.visibility_us, shortest_us)",
+        old="now_us + max(self.visibility_us, self.lane.store.sender.spare_us)",
         new="now_us + self.visibility_us",
         tests=(
             "tests/node/test_claims.py::test_r21_a_lease_lasts_some_of_the_clients_own_cas_times",
@@ -1355,7 +1355,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T2",
         rule="A claim is refused for no size of its row: what is visible is to be had.",
-        within="cassieq_spark/queue/get/gather.py",
+        within="cassieq_spark/queue/get/claim.py",
         old="        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n",
         new=(
             "        if size_of(row.value) > 256 * 1024:\n"
@@ -1473,6 +1473,7 @@ ABLATIONS: Final = (
         rule="A bucket that was not read is passed over by a look, which goes on behind it.",
         old="            self.pass_over(bucket, named(error, lane, bucket))\n",
         new="            raise named(error, lane, bucket)\n",
+        within="cassieq_spark/queue/get/scan.py",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer",
         ),
@@ -1533,8 +1534,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A CAS waits for another one of the same client on its row as long as for an answer, and no longer.",
-        old="            await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)\n",
-        new="            await lock.acquire()\n",
+        old="async with within(min(at_most_s, LONGEST_WAIT_S), clock):",
+        new="async with within(LONGEST_WAIT_S, clock):",
         tests=(
             "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),
@@ -1855,8 +1856,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U9",
         rule="A schedule that was not read blocks what is inferred from absence.",
-        old="            healed.has_missed = True\n            note(healed.done, self._failed[lane.lane_id])\n",
-        new="            note(healed.done, self._failed[lane.lane_id])\n",
+        old="                healed.has_missed = True  # its due lanes, with their messages\n",
+        new="",
         tests=(
             "tests/node/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
         ),
@@ -1909,12 +1910,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A lane that was found to have news does not rest until it was read.",
-        old="""        if now - self.since.looked_at > QUIET_FOR_S or await self._scanner.has_news(self.since):
+        old="""        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
             return True
         self._asked_at = now
 """,
         new="""        self._asked_at = now
-        if now - self.since.looked_at > QUIET_FOR_S or await self._scanner.has_news(self.since):
+        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
             return True
 """,
         tests=(
@@ -2068,6 +2069,15 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="lanes",
+        rule="What an offer leaves in a lane comes before lower classes.",
+        old="                    self._asked.discard(lane_id)\n",
+        new="                    pass\n",
+        tests=(
+            "tests/node/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
+        ),
+    ),
+    Ablation(
+        mark="lanes",
         rule="The first message of a higher class is given however large, beside an offer too.",
         old="        budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer\n",
         new="",
@@ -2112,8 +2122,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A round waits for nothing: a young bucket of one lane is left to the next round.",
-        old="search, budget, self._below.get(lane_id), waits=False",
-        new="search, budget, self._below.get(lane_id), waits=True",
+        old="go_round(search, budget, waits=False)",
+        new="go_round(search, budget, waits=True)",
         tests=(
             "tests/node/test_lanes_away.py::test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another",
         ),
@@ -2481,7 +2491,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="Messages of finished buckets are dropped beside one that does not answer.",
-        old="    freed, failed = await apart(lane, one, finished)\n",
+        old="    freed, failed = await per_bucket(lane, one, finished)\n",
         new="    freed, failed = await each_bucket(lane, one, finished), {}\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away",
@@ -2526,7 +2536,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed is given back where the rest of the call fails.",
-        old="            await give_back(taken)  # no consumer gets to see them [T22]\n",
+        old="            await give_back(round_.claimed)  # no consumer gets to see them [T22]\n",
         new="",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
@@ -2620,7 +2630,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was granted is handed out though no more hints can be written.",
-        old="                    if not has_found:\n                        raise  # no hint",
+        old="                    if not round_.claimed:\n                        raise  # no hint",
         new="                    if True:\n                        raise  # no hint",
         tests=(
             "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench.scale.model import ROW_BYTES
 from bench.scale.parameters import ROUNDS, TARGET_UTILISATION, Kind
-from cassieq_spark.queue.get.pace import (
+from cassieq_spark.queue.get.getter import (
     LONGEST_PAUSE_S,
     PAUSES_S,
     READS_A_LOOK,

@@ -12,6 +12,7 @@ from weakref import WeakSet
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.client import Client
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import ConnectionOptions
@@ -30,7 +31,7 @@ class AsyncClient(OfOneProcess):
     def __init__(self, options: ConnectionOptions) -> None:
         """Keep the options; `__aenter__` connects. See `connect_async`."""
         self._options = options
-        self._home = Home()
+        self._home = Home(SystemClock())
         self._client: Client | None = None
         self._was_entered = False
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()

@@ -12,7 +12,7 @@ from typing import Self
 from cassieq_spark.doors import documented
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, Ways
+from cassieq_spark.queue.ahead import Ahead, ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store import portal
@@ -27,7 +27,7 @@ class AsyncConsumer(OfOneProcess):
     cancelled keeps no message.
     """
 
-    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+    def __init__(self, ways: ConsumerContext, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
         self._idle_timeout_s = idle_timeout_s
         self._ahead: Ahead | None = None
@@ -111,26 +111,16 @@ class AsyncConsumer(OfOneProcess):
         loop = asyncio.get_running_loop()
         deadline = None if wait_s is None else loop.time() + wait_s
         while True:
-            waiter = None
-            try:
-                found = shelf.ask()
-                if isinstance(found, Message):
-                    return found
-                waiter, told = found, asyncio.Event()
-                waiter.wake = partial(loop.call_soon_threadsafe, told.set)
-                if waiter.done():
-                    told.set()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(deadline):
-                        await told.wait()
-                shelf.look_for(waiter)
-                await told.wait()
-                held = waiter.result()
-            except BaseException:
-                if waiter is not None:
-                    shelf.leave(waiter)
-                raise
-            if held is None:
-                return None
-            if shelf.taken(held):
-                return held.message
+            with shelf.asking() as ticket:
+                told = asyncio.Event()
+                ticket.wake = partial(loop.call_soon_threadsafe, told.set)
+                if not ticket.done():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout_at(deadline):
+                            await told.wait()
+                    shelf.look_for(ticket)
+                while not ticket.done():
+                    await told.wait()
+                held = ticket.result()
+            if held is None or shelf.taken(held):
+                return None if held is None else held.message

@@ -17,8 +17,7 @@ from cassieq_spark.repair import outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cassieq_spark.repair.findings import VerifyReport
-    from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.repair.report import RepairReport, VerifyReport
 
 
 def check_report_file(path: str | None, option: str = "--report") -> None:

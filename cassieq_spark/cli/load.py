@@ -25,7 +25,7 @@ from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9, "max": 100}
 

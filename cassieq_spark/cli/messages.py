@@ -33,7 +33,7 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 
 _MOMENT = values.moment()
 

@@ -27,8 +27,7 @@ from cassieq_spark.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cassieq_spark.repair.findings import VerifyReport
-    from cassieq_spark.repair.report import RepairReport
+    from cassieq_spark.repair.report import RepairReport, VerifyReport
 
 
 @connected

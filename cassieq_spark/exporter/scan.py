@@ -17,8 +17,7 @@ from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import lanes_of
-from cassieq_spark.queue.inspect.stats import QueueStats, stats
-from cassieq_spark.queue.inspect.waiting import scheduled_later
+from cassieq_spark.queue.inspect.stats import QueueStats, scheduled_later, stats
 from cassieq_spark.repair.lead import taken
 from cassieq_spark.store import portal
 

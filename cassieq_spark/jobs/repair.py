@@ -27,8 +27,8 @@ from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.options.values import NotAllowed, seconds
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
-from cassieq_spark.repair.findings import VerifyReport
 from cassieq_spark.repair.lead import leading
+from cassieq_spark.repair.report import VerifyReport
 from cassieq_spark.repair.verify import verify
 from cassieq_spark.spark.jobs.repair import heal
 from cassieq_spark.store import portal

@@ -70,6 +70,11 @@ class Chooser:
     mine: Collection[BucketNo] = ()
     draw: int = 0
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether it leaves others' buckets to them, as long as there are more."""
+        return self.has_met and not self.is_by_id
+
     def kind(self, bucket: BucketNo, seen: Seen, now_us: int) -> Kind:
         """Return the kind that this bucket is for the client."""
         if self.is_others(bucket, seen, now_us):
@@ -95,14 +100,14 @@ class Chooser:
 
     def turn(self, bucket: BucketNo) -> int:
         """Return the place of a bucket among those of its kind."""
-        return hash((self.draw, bucket)) if self.has_met and not self.is_by_id else bucket
+        return hash((self.draw, bucket)) if self.keeps_apart else bucket
 
     def is_others(self, bucket: BucketNo, seen: Seen, now_us: int) -> bool:
         """Whether another client works in a bucket: it has just changed the row, and claimed there.
 
         A client that only extends its leases does not count: it claims none of the other messages.
         """
-        if not self.has_met or self.is_by_id or bucket in self.mine:
+        if not self.keeps_apart or bucket in self.mine:
             return False
         if seen.changed_by == self.client or now_us - seen.row.changed_us >= RECENT_US:
             return False

@@ -20,6 +20,7 @@ from cassieq_spark.errors import (
     CassieqError,
     OptionInvalid,
     QueueExists,
+    QueueInUse,
     QueueNotFound,
     UsageError,
 )
@@ -27,12 +28,13 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.rows.intents import Purge
-from cassieq_spark.options import QueueSettings, queue_name
+from cassieq_spark.options import QueueSettings, arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
-from cassieq_spark.queue.apart import apart, first_of
 from cassieq_spark.queue.deletion import finish_deletion
-from cassieq_spark.queue.find import at_home, check_home, missing, read_row
+from cassieq_spark.queue.find import at_home, check_home, lane_of, missing, read_row, sources_of
+from cassieq_spark.queue.inspect.stats import stats
 from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
+from cassieq_spark.queue.per_bucket import first_of, per_bucket
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.cas import Applied, Stored
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from cassieq_spark.store.store import Store
+
 
 WINDOW: Final = 256
 """The number of buckets that are read, closed or dropped together."""
@@ -140,6 +143,27 @@ async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> Queue
     return after.value
 
 
+async def label(store: Store, name: QueueName, changes: Mapping[str, str | None]) -> QueueRow:
+    """Set labels, and remove those whose text is None. The others stay. No rule depends on them.
+
+    Raises:
+        QueueNotFound: The queue does not exist.
+        OptionInvalid: The labels would be too large together.
+        UsageError: The queue lives in another data centre.
+    """
+
+    async def change(row: QueueRow) -> QueueRow:
+        merged = {**row.labels, **changes}
+        labels = {key: text for key, text in merged.items() if text is not None}
+        arguments.check_labels(labels)
+        return replace(row, labels=labels)
+
+    before, after = await change_row(store, name, change)
+    if after.value != before:
+        event(_logger, "queue_altered", queue=name, settings="labels")
+    return after.value
+
+
 async def change_row(
     store: Store, name: QueueName, change: Callable[[QueueRow], Awaitable[QueueRow]]
 ) -> tuple[QueueRow, Stored[QueueRow]]:
@@ -176,18 +200,26 @@ async def delete(
     name: QueueName,
     lane: LaneId | None = None,
     *,
-    check: Callable[[QueueRow], Awaitable[None]] | None = None,
+    force: bool = True,
+    if_empty: bool = False,
+    if_unused: bool = False,
 ) -> LaneId:
     """Delete a queue with everything in it. Return its first lane.
+
+    What depends on the queue is looked for before the first step, which is refused if the row has
+    changed since: so no queue can begin to name it as its dead-letter queue in between; see
+    `_hold_target`. But a message may be put in between: a put changes no row of the queue, and
+    stopping puts cannot be undone. That message is lost with the queue, as is one that was put just
+    before an unconditional deletion. A deletion that has begun goes on.
 
     Args:
         lane: Delete only the queue that has this lane, and not one created since under its name.
             None: delete the queue that has the name now.
-        check: Raises if the queue must not be deleted. It is called before the first step, which is
-            refused if the row has changed since; see `_hold_target`. A deletion that has begun goes
-            on.
+        force: Delete it although other queues name it as their dead-letter queue.
+        if_empty, if_unused: Delete it only if it has no message, or none in flight.
 
     Raises:
+        QueueInUse: Something depends on the queue; nothing was deleted.
         QueueNotFound: The queue does not exist.
         UsageError: The queue lives in another data centre, as do the writers that a deletion must
             stop.
@@ -205,13 +237,38 @@ async def delete(
         if found.value.status is QueueStatus.DELETING:
             await finish_deletion(store, found)
             return lane
-        if check is not None:
-            await check(found.value)
+        if not force:
+            await _refuse_a_target(store, name)
+        if if_empty or if_unused:
+            await _refuse_held(store, found.value, if_empty=if_empty, if_unused=if_unused)
         outcome = await store.queues.update(
             found, replace(found.value, status=QueueStatus.DELETING)
         )
         is_ending |= isinstance(outcome, Applied)
     raise await missing(store, name, _NOT_DELETED)
+
+
+async def _refuse_a_target(store: Store, name: QueueName) -> None:
+    if sources := await sources_of(store, name, is_decided=True):
+        raise QueueInUse(
+            f"queue {name!r} is the dead-letter queue of {', '.join(map(repr, sources))}: without "
+            "it, repair cannot move their dead messages. Give them another dead_letter_queue, or "
+            "delete it with force=True"
+        )
+
+
+async def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused: bool) -> None:
+    held = await stats(lane_of(store, row))
+    if if_unused and held.invisible:
+        raise QueueInUse(
+            f"queue {row.name!r} has {held.invisible:,} messages in flight: consumers work on "
+            "them. Delete it when they have ended, or without if_unused"
+        )
+    if if_empty and held.total:
+        raise QueueInUse(
+            f"queue {row.name!r} holds {held.total:,} messages. Delete it when they are done, or "
+            "without if_empty"
+        )
 
 
 async def purge(lane: Lane) -> int:
@@ -245,7 +302,7 @@ async def _purge_lane(
 ) -> int:
     dropped = 0
     for window in windows(await live_buckets(lane), WINDOW):
-        rows, unread = await apart(lane, lane.buckets.read, window)
+        rows, unread = await per_bucket(lane, lane.buckets.read, window)
         undecided = {
             bucket: row
             for bucket, row in rows.items()
@@ -253,7 +310,7 @@ async def _purge_lane(
         }
         rows |= await roll_forward.settle_decided(lane, undecided, sinks_failed)
         todo = [at for at, row in rows.items() if row is None or row.value.status not in FINISHED]
-        done, undone = await apart(lane, partial(_purge_bucket, lane, rows), todo)
+        done, undone = await per_bucket(lane, partial(_purge_bucket, lane, rows), todo)
         dropped += sum(done.values())
         failed |= {lane.place(bucket): error for bucket, error in (unread | undone).items()}
     return dropped

@@ -24,8 +24,7 @@ from cassieq_spark import tracing
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Extend, Release
-from cassieq_spark.queue.get.pace import Pace
-from cassieq_spark.queue.get.poll import GetRequest, Getter
+from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.message import Message, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
@@ -50,7 +49,7 @@ _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class ConsumerContext:
     """The functions by which a consumer reaches its queue.
 
     Attributes:
@@ -81,7 +80,7 @@ class Ahead:
         home: The process that it works in.
     """
 
-    def __init__(self, ways: Ways, lane: Lane) -> None:
+    def __init__(self, ways: ConsumerContext, lane: Lane) -> None:
         self._ways = ways
         self._lane = lane
         self._clock = lane.clock

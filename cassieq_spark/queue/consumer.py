@@ -11,7 +11,7 @@ from typing import Self
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, Ways
+from cassieq_spark.queue.ahead import Ahead, ConsumerContext
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
@@ -25,7 +25,7 @@ class Consumer(OfOneProcess):
     not handed out are given back, uncounted.
     """
 
-    def __init__(self, ways: Ways, *, idle_timeout_s: float | None) -> None:
+    def __init__(self, ways: ConsumerContext, *, idle_timeout_s: float | None) -> None:
         self._ways = ways
         self._idle_timeout_s = idle_timeout_s
         self._ahead = Ahead(ways, portal.run(ways.lane()))
@@ -123,24 +123,14 @@ class Consumer(OfOneProcess):
                 "consumer: ..."
             )
         self._ahead.home.check()
-        shelf = self._ahead.shelf
-        clock = self._ahead.home
+        shelf, clock = self._ahead.shelf, self._ahead.home
         deadline = None if wait_s is None else clock.monotonic() + wait_s
         while True:
-            waiter = None
-            try:
-                found = shelf.ask()
-                if isinstance(found, Message):
-                    return found
-                waiter = found
-                waiter.wait(None if deadline is None else max(0.0, deadline - clock.monotonic()))
-                shelf.look_for(waiter)
-                held = waiter.result()
-            except BaseException:
-                if waiter is not None:
-                    shelf.leave(waiter)
-                raise
-            if held is None:
-                return None
-            if shelf.taken(held):
-                return held.message
+            with shelf.asking() as ticket:
+                if not ticket.done():
+                    left_s = None if deadline is None else max(0.0, deadline - clock.monotonic())
+                    ticket.wait(left_s)
+                    shelf.look_for(ticket)
+                held = ticket.result()
+            if held is None or shelf.taken(held):
+                return None if held is None else held.message

@@ -14,7 +14,7 @@ from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
 from cassieq_spark.model.ids import EMPTY, Runs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
@@ -96,47 +96,33 @@ async def fetch(
     """
     for lane_id, some in groupby(plan, key=lambda planned: planned.lane):
         tables, title = store.lane(lane_id), lanes.title(queue, lane_id)
-        read = _read(tables, some, goes_on=goes_on)
-        async for found in _found(tables, title, read):
-            yield found
-
-
-async def _read(
-    tables: LaneTables, plan: Iterable[Planned], *, goes_on: bool
-) -> AsyncIterator[tuple[Planned, Sequence[ChunkRow]]]:
-    """Yield the plan's entries, or parts of them, with the chunks that hold their messages."""
-    parts = [part for planned in plan for part in _parts(planned)]
-    wanted = [(part.bucket, part.runs) for part in parts]
-    async for position, chunks in tables.messages.read(wanted, goes_on=goes_on):
-        yield parts[position], chunks
-
-
-async def _found(
-    tables: LaneTables, title: str, read: AsyncIterator[tuple[Planned, Sequence[ChunkRow]]]
-) -> AsyncIterator[Found]:
-    async for planned, chunks in read:
-        bodies = _Bodies(tables, title, planned)
-        seen = EMPTY
-        for chunk in chunks:
-            span = Runs.span(chunk.first, chunk.last)
-            wanted_here = span & planned.runs
-            if not wanted_here:
-                continue
-            seen |= wanted_here
-            async for keep, updated in bodies.pieces(wanted_here):
-                yield Found(
-                    planned=planned,
-                    chunk=chunk,
-                    keep=None if keep == span else keep,
-                    bodies=updated,
+        parts = [part for planned in some for part in _parts(planned)]
+        wanted = [(part.bucket, part.runs) for part in parts]
+        read = tables.messages.read(wanted, goes_on=goes_on)
+        async for position, chunks in read:
+            planned = parts[position]
+            bodies = _Bodies(tables, title, planned)
+            seen = EMPTY
+            for chunk in chunks:
+                span = Runs.span(chunk.first, chunk.last)
+                wanted_here = span & planned.runs
+                if not wanted_here:
+                    continue
+                seen |= wanted_here
+                async for keep, updated in bodies.pieces(wanted_here):
+                    yield Found(
+                        planned=planned,
+                        chunk=chunk,
+                        keep=None if keep == span else keep,
+                        bodies=updated,
+                    )
+            if not planned.is_look and seen != planned.runs:
+                missing = planned.runs - seen
+                raise DataLoss(
+                    f"{missing.count} of {planned.runs.count} planned messages are not in bucket "
+                    f"{planned.bucket} of {title} (first offset {missing.first}). Was the "
+                    "queue purged, deleted or repaired by hand while the batch ran?"
                 )
-        if not planned.is_look and seen != planned.runs:
-            missing = planned.runs - seen
-            raise DataLoss(
-                f"{missing.count} of {planned.runs.count} planned messages are not in bucket "
-                f"{planned.bucket} of {title} (first offset {missing.first}). Was the "
-                "queue purged, deleted or repaired by hand while the batch ran?"
-            )
 
 
 class _Bodies:

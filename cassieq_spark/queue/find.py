@@ -172,7 +172,7 @@ async def _has_ended(store: Store, row: QueueRow) -> bool:
     return (await store.lane(row.lanes[0]).pointers.read()).is_deleted
 
 
-async def look_again(lane: Lane) -> Lane:
+async def refreshed(lane: Lane) -> Lane:
     """Return the lane with its queue's present settings.
 
     Raises:

@@ -4,43 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.doors import blocking
-from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.lease import EXPIRY_MARGIN_US
+from cassieq_spark.model.settlement import Extend, Reject, Release
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue import admin, guards
-from cassieq_spark.queue.ahead import Ways
+from cassieq_spark.queue import admin
+from cassieq_spark.queue.ahead import ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
-from cassieq_spark.queue.find import look_again
-from cassieq_spark.queue.inspect.hours import ScheduledHour, by_hour
-from cassieq_spark.queue.inspect.stats import QueueStats, stats
+from cassieq_spark.queue.find import refreshed
+from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.inspect.visible import peek
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
-from cassieq_spark.queue.put import encode
-from cassieq_spark.queue.put.results import PutResult, Puts
-from cassieq_spark.queue.settling import Settling
+from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import Verdict, cancel
 from cassieq_spark.queue.waiting import give_back
 from cassieq_spark.queue.work import Where, Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
+from cassieq_spark.store.process import OfOneProcess
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.get.poll import GetRequest
+    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.settlement import Action
+    from cassieq_spark.queue.get.getter import GetRequest
+
 
 Seconds = float | timedelta
+Held = Message | str
+
 
 LOOK_AGAIN_S: Final = 5.0
 """The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
 s."""
 
 
-class Queue(Settling):
+class Queue(OfOneProcess):
     """One queue. Threads may share the handle; it does not pickle."""
 
     def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
@@ -49,6 +57,11 @@ class Queue(Settling):
         self._work = works.get_or_make(lane.lane_id, Work)
         self._works = works
         self._looked_at = lane.clock.monotonic()
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._lane.queue
 
     @property
     def settings(self) -> QueueSettings:
@@ -116,7 +129,8 @@ class Queue(Settling):
         keys = [dedup_key] if dedup_key is not None else None
         where = Where(priority, key, delay, due_at)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
-        put = await self._put(where, [body], ttl=ttl, dedup_keys=keys, **more)
+        lane = await self._current()
+        put = await self._work.put(lane, [body], where, ttl=ttl, dedup_keys=keys, **more)
         return put.message_ids[0]
 
     @overload
@@ -192,7 +206,8 @@ class Queue(Settling):
         """
         where = Where(priority, key, delay, due_at, may_be_lists=True)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
-        put = await self._put(where, bodies, ttl=ttl, dedup_keys=dedup_keys, **more)
+        lane = await self._current()
+        put = await self._work.put(lane, bodies, where, ttl=ttl, dedup_keys=dedup_keys, **more)
         return put.message_ids if dedup_keys is None else put.each
 
     @blocking
@@ -234,6 +249,169 @@ class Queue(Settling):
         )
         caller.if_left(self._hand_back)
         return await tracing.received(self.name, self._work.waiting.get(lane, wanted))
+
+    @blocking
+    @tracing.settles("ack")
+    async def ack(self, messages: Held | Iterable[Held]) -> None:
+        """Ack messages: they are done, and never delivered again.
+
+        A list costs one LWT per bucket. It is harmless to ack the same message again.
+
+        Args:
+            messages: A `Message`, its receipt, or a list of either.
+
+        Raises:
+            ReceiptInvalid: An entry is not a receipt of this queue; nothing was acked.
+            ReceiptExpired: Some deliveries had ended; the error names their receipts. The others
+                are acked.
+            StoreError: For some messages it is unknown whether they are acked. Ack again.
+        """
+        given = await self._checked(messages)
+        verdicts, failure = await settle.ack(await self._current(), given)
+        if failure is not None:
+            raise failure
+        settle.check_verdicts(await self._current(), given, verdicts)
+
+    @blocking
+    @tracing.settles("ack_each")
+    async def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
+        """Ack as `ack` does, but return a verdict for each message, in order, instead of an error.
+
+        Raises:
+            ReceiptInvalid: An entry is not a receipt of this queue; nothing was acked.
+            QueueDeleted: The queue is gone.
+        """
+        given = await self._checked(messages)
+        verdicts, _ = await settle.ack(await self._current(), given)
+        return verdicts
+
+    @blocking
+    @tracing.settles("extend")
+    async def extend(
+        self, messages: Held | Iterable[Held], visibility_timeout: Seconds
+    ) -> datetime:
+        """Make leases end later, or sooner, counted from now. The receipts stay valid.
+
+        Args:
+            visibility_timeout: 0 to 30 days; 0 gives the messages back.
+
+        Returns:
+            The time when the leases end, UTC. They end a moment later if the store was slow.
+
+        Raises:
+            ReceiptInvalid: An entry is not a receipt of this queue; nothing was changed.
+            ReceiptExpired: Some deliveries had ended; the error names their receipts. The others
+                are extended.
+        """
+        duration_us = arguments.extension_us(visibility_timeout)
+        given = await self._checked(messages)
+        lane = await self._current()
+        now_us = lane.clock.now_us()
+        await self._settle(
+            lane, given, Extend(visibility_us=duration_us) if duration_us else Release()
+        )
+        return time_of(now_us + duration_us)
+
+    @blocking
+    @tracing.settles("release")
+    async def release(
+        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
+    ) -> None:
+        """Give messages back to all consumers, at once or after a delay. The receipts become stale.
+
+        Args:
+            is_counted: Whether the delivery counts. Pass False only if no consumer saw the
+                messages.
+
+        Raises:
+            ReceiptInvalid: An entry is not a receipt of this queue; nothing was changed.
+            ReceiptExpired: Some deliveries had ended; the error names their receipts. The others
+                are given back.
+        """
+        delay_us = arguments.delay_us(delay)
+        given = await self._checked(messages)
+        lane = await self._current()
+        due_us = lane.clock.now_us() + delay_us if delay_us else None
+        await self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
+
+    @blocking
+    @tracing.settles("reject")
+    async def reject(self, messages: Held | Iterable[Held], *, reason: str = "rejected") -> None:
+        """Declare messages dead, whatever deliveries are left; repair moves them with the reason.
+
+        Raises:
+            OptionInvalid, ReceiptInvalid: Nothing was changed.
+            UsageError: The queue has no dead-letter queue; nothing was changed.
+            ReceiptExpired: Some deliveries had ended; the error names their receipts. The others
+                are dead.
+        """
+        why = arguments.reason(reason)
+        given = await self._checked(messages)
+        await self._settle(await self._current(), given, Reject(reason=why))
+
+    @blocking
+    @tracing.settles("cancel")
+    async def cancel(self, message_id: UUID | str) -> bool:
+        """Take back a message that no consumer was given yet, such as a scheduled one.
+
+        Args:
+            message_id: The id that `put` has returned, of a message whose producer chose no id.
+
+        Returns:
+            True if the message is cancelled, now or by an earlier call; no consumer was or will be
+            given it. False if it is too late, or if this queue has made no such id.
+
+        Raises:
+            OptionInvalid: The id is not a UUID.
+            StoreError: It is unknown whether the message is cancelled. Cancel again.
+        """
+        wanted = arguments.known_message_id(message_id)
+        return await cancel(await self._current(), wanted)
+
+    @blocking
+    @tracing.settles("update")
+    async def update(
+        self,
+        message: Message,
+        *,
+        body: bytes | None = None,
+        visibility_timeout: Seconds | None = None,
+    ) -> Message:
+        """Give a leased message another body, another timeout, or both.
+
+        Delivery and count stay the same. The old receipt becomes stale, and the returned message
+        has the new one.
+
+        Args:
+            body: Default: unchanged.
+            visibility_timeout: Counted from now. Default: unchanged. 0 gives the message back, and
+                the returned message has no receipt.
+
+        Raises:
+            BodyInvalid, OptionInvalid, ReceiptInvalid: Nothing was changed.
+            ReceiptExpired: The delivery had ended; nothing was changed.
+            UsageError: A Spark batch holds the message.
+        """
+        duration_us = (
+            None if visibility_timeout is None else arguments.extension_us(visibility_timeout)
+        )
+        new_body = None if body is None else arguments.body(body)
+        if not isinstance(message, Message):
+            raise ReceiptInvalid(
+                f"update takes a Message, as get and update return it, not {type(message).__name__}"
+            )
+        (receipt,) = self._receipts(message)
+        lane = await self._current()
+        lease = await settle.update(
+            lane,
+            receipt,
+            body=new_body,
+            visibility_us=duration_us or None,
+            gives_back=duration_us == 0,
+        )
+        if duration_us == 0:
+            self._work.waiting.look_soon()
+        return message.updated(receipt, new_body, lease)
 
     def consumer(
         self,
@@ -320,7 +498,7 @@ class Queue(Settling):
             QueueInUse: Something depends on the queue; nothing was deleted.
         """
         lane = self._lane
-        await guards.delete(
+        await admin.delete(
             *(lane.store, lane.queue, lane.lane_id),
             force=force,
             if_empty=if_empty,
@@ -328,9 +506,32 @@ class Queue(Settling):
         )
         self._works.forget(lane.lane_id)
 
+    async def _lapse(self, messages: Iterable[Message]) -> None:
+        """End leases, but let their receipts ack until another consumer gets the messages.
+
+        For the gateway; runs in the event loop.
+        """
+        action = Extend(visibility_us=-EXPIRY_MARGIN_US)
+        await settle.settle_receipts(await self._current(), await self._checked(messages), action)
+        self._work.waiting.look_soon()
+
+    async def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
+        refused, _ = await settle.settle_receipts(lane, given, action)
+        if isinstance(action, Release) and action.due_us is None:
+            self._work.waiting.look_soon()
+        if refused:
+            raise settle.expired(lane, refused)
+
+    async def _checked(self, messages: Held | Iterable[Held]) -> list[Receipt]:
+        count = len(messages) if isinstance(messages, list | tuple) else 1
+        return await caller.off_loop(partial(self._receipts, messages), entries=count)
+
+    def _receipts(self, messages: Held | Iterable[Held]) -> list[Receipt]:
+        return settle.checked(self._lane, messages)
+
     def _ways(
         self, prefetch: int, visibility: Seconds | None, consumer: str | None, at_least: int
-    ) -> Ways:
+    ) -> ConsumerContext:
         def wanted(lane: Lane) -> GetRequest:
             return self._work.request(
                 lane.settings,
@@ -341,7 +542,7 @@ class Queue(Settling):
                 at_least=at_least,
             )
 
-        return Ways(
+        return ConsumerContext(
             queue=self.name,
             lane=self._current,
             receipts=self._receipts,
@@ -350,12 +551,17 @@ class Queue(Settling):
         )
 
     async def _current(self) -> Lane:
-        """Return the lane, with settings that are at most a few seconds old."""
+        """Return the lane, with settings that are at most a few seconds old.
+
+        Raises:
+            UsageError: The client is closed. A call that waits would find out late, or not at all.
+        """
+        self._lane.store.session.check_open()
         now = self._lane.clock.monotonic()
         if now - self._looked_at > LOOK_AGAIN_S:
             seen_at, self._looked_at = self._looked_at, now  # for calls that come meanwhile
             try:
-                self._lane = await look_again(self._lane)
+                self._lane = await refreshed(self._lane)
             except CassieqError as error:
                 self._looked_at = seen_at
                 if isinstance(error, QueueDeleted):
@@ -365,33 +571,6 @@ class Queue(Settling):
 
     async def _hand_back(self, messages: list[Message]) -> None:
         await give_back(self._lane, self._receipts(messages))
-
-    async def _put(
-        self,
-        where: Where,
-        bodies: Iterable[object],
-        *,
-        ttl: object,
-        dedup_keys: object,
-        **more: object,
-    ) -> Puts:
-        lane = await self._current()
-        entries = encode.entries(bodies, more.get("headers"))
-        rows = await caller.off_loop(lambda: encode.messages(bodies, **more), entries=entries)
-        parts = self._work.parts(lane, where, len(rows))
-        ttl_us = arguments.ttl_us(ttl)
-        window_s = lane.settings.dedup_window_s
-        keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
-        if not rows:
-            return Puts([])
-        call = lane.store.session.call()
-        with tracing.sending(self.name, [row.headers for row in rows]) as context, call:
-            if context:
-                rows = [encode.with_context(row, context) for row in rows]
-            put = await self._work.put(parts, rows, ttl_us=ttl_us, keys=keys)
-        if not all(part.due_in_us for part in parts):
-            self._work.waiting.look_soon()
-        return put
 
     def __repr__(self) -> str:
         """Show the queue's name."""

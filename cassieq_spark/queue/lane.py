@@ -62,14 +62,9 @@ class attempts:  # noqa: N801 - used like a function
         if attempt >= MAX_REFUSALS:
             raise StopAsyncIteration
         if attempt:
-            await stand_back(self._clock, attempt - 1)
+            await self._clock.sleep(race_pause_s(attempt - 1))  # longer after each lost race [P28]
         self._next += 1
         return attempt
-
-
-async def stand_back(clock: Clock, attempt: int) -> None:
-    """Wait a random moment after a lost race, longer each time [P28]."""
-    await clock.sleep(race_pause_s(attempt))
 
 
 class LaneEnded(Exception):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,6 +15,7 @@ from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.sizes import OFFLOAD_BYTES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
+_BYTES_OF_A_CHUNK = 4_096
+"""To decode a chunk takes about as long as to copy so many bytes, however small it is."""
 
 
 @frozen
@@ -144,21 +148,25 @@ async def read_messages(
         (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
     }
     planned_reads = [planned for planned, _ in entries]
+    made_bytes = 0
     async for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
         planned = found.planned
         until = until_us[planned.lane, planned.bucket, planned.lease_id]
-        made = partial(_made, lane.sibling(planned.lane), found, until)
+        made = partial(_messages, lane.sibling(planned.lane), found, until)
         many = found.chunk.count if found.keep is None else found.keep.count
         size = len(found.chunk.payload)
         for message in await off_loop(made, entries=many, size_bytes=size):
+            made_bytes += len(message.body)
             yield message
+        # Chunks that are small as stored may be large, or many: others have their turn in between.
+        made_bytes += _BYTES_OF_A_CHUNK
+        if made_bytes >= OFFLOAD_BYTES:
+            made_bytes = 0
+            await asyncio.sleep(0)
 
 
-def _made(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
-    return list(_messages(lane, found, until_us))
-
-
-def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Message]:
+def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
+    made: list[Message] = []
     planned, row = found.planned, found.chunk
     base = first_id(planned.bucket, lane.bucket_size)
     priority = lane.priority
@@ -178,7 +186,7 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
                 first=offset,
                 last=offset,
             )
-        yield Message(
+        message = Message(
             message_id=message_id_of(lane.lane_id, base + offset, stored.message_id),
             id=base + offset,
             body=found.bodies.get(offset, stored.body),
@@ -192,3 +200,5 @@ def _messages(lane: Lane, found: Found, until_us: int | None) -> Iterator[Messag
             priority=priority,
             group=group,
         )
+        made.append(message)
+    return made

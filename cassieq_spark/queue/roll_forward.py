@@ -18,8 +18,8 @@ from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, fate
-from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.returns import Returns
+from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
+from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.store.cas import Applied
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ class _Settling:
     def __init__(self, lane: Lane, rows: Rows) -> None:
         self._lane = lane
         self._rows = rows
+        self._refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
         self._by_sink: dict[str, list[BucketNo]] = {}
-        for bucket, row in rows.items():
-            if row.value.sink is not None:
-                self._by_sink.setdefault(row.value.sink.sink_id, []).append(bucket)
+        for bucket, ref in self._refs.items():
+            self._by_sink.setdefault(ref.sink_id, []).append(bucket)
         self._sinks: dict[str, SinkRow | None] = {}
         self._fates: dict[BucketNo, Fate] = {}
         self.changed: Rows = {}
@@ -200,14 +200,12 @@ class _Settling:
         for sink_id, sink in self._sinks.items():
             for bucket in self._by_sink[sink_id]:
                 place = self._lane.place(bucket)
-                self._fates[bucket] = _fate(sink, place, self._rows[bucket].value)
+                self._fates[bucket] = fate(sink, place=place, epoch=self._refs[bucket].epoch)
         for (sink_id, _, _), error in await _publish_all(self._lane, self._listed(), self._publish):
             self.failures.setdefault(sink_id, error)
         void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
         for bucket, error in await _each(self._lane, self._void, void):
-            sink_ref = self._rows[bucket].value.sink
-            if sink_ref is not None:
-                self.failures.setdefault(sink_ref.sink_id, error)
+            self.failures.setdefault(self._refs[bucket].sink_id, error)
 
     def _listed(self) -> list[Entry]:
         """Return all buckets that are listed with one of ours: the next commit may need them."""
@@ -290,7 +288,7 @@ async def _publish(
         new = rules.published(row, now_us=lane.clock.now_us())
         # The row as prepared has these times, too. Once the hint is written, the time pointer stays
         # at them, so this CAS may come as late as it likes [R12].
-        await Returns(lane, bucket).hint(return_times_us(new))
+        await ExpiryHintWriter(lane, bucket).hint(return_times_us(new))
         return new
 
     row = known or await lane.buckets.read(bucket)
@@ -322,12 +320,6 @@ async def _each(
         if isinstance(error, QueueDeleted):
             raise error
     return failures
-
-
-def _fate(sink: SinkRow | None, place: Place, row: Bucket) -> Fate:
-    if row.sink is None:
-        return Fate.UNDECIDED
-    return fate(sink, place=place, epoch=row.sink.epoch)
 
 
 def _voided(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:

@@ -39,13 +39,13 @@ REGISTER_S: Final = 600.0
 """A consumer remembers this long which period is the first that may be unfinished. A remembered one
 can only be too early."""
 
-LOOK_S: Final = 2.0
+SCHEDULE_WAIT_S: Final = 2.0
 """The time that a consumer waits for the schedule or the registers."""
 
 _logger = get_logger("queue")
 
 
-class Births:
+class DueLanes:
     """The due lanes that are known to exist, for one client of a queue."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Births:
         """
         its_lane = lane.due_lane(due)
         if its_lane.lane_id not in self._known:
-            if not await bear(its_lane, due):
+            if not await ensure(its_lane, due):
                 return None
             if len(self._known) >= LONGEST_PERIODS:
                 self._known.clear()  # most are over; the others are found again
@@ -90,7 +90,7 @@ class Births:
         return its_lane
 
 
-async def bear(lane: Lane, due: DueLane) -> bool:
+async def ensure(lane: Lane, due: DueLane) -> bool:
     """Make sure that a due lane exists and is found. Return False if it takes no messages any more.
 
     Raises:
@@ -187,7 +187,7 @@ async def _unfinished(lane: Lane, end: int) -> list[Lane]:
     return await due_between(lane, first_unfinished(lane, await lane.first.read_pointers()), end)
 
 
-class Agenda:
+class DueLaneCache:
     """The due lanes that one consumer looks at, cached.
 
     It costs one read in `SLICE_S`, and one more in `REGISTER_S`. If the schedule does not answer,
@@ -214,7 +214,7 @@ class Agenda:
         if end == self._end and now - self._read_at <= SLICE_S:
             return self._lanes
         try:
-            with lane.store.session.within(each_s=LOOK_S):
+            with lane.store.session.within(each_s=SCHEDULE_WAIT_S):
                 if self._first is None or now - self._register_at > REGISTER_S:
                     self._first = first_unfinished(lane, await lane.first.read_pointers())
                     self._register_at = now

@@ -20,7 +20,7 @@ from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Terms, claim, expired_of
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.queue.expired import note_expired
-from cassieq_spark.queue.returns import Returns
+from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
 from cassieq_spark.store.cas import Applied, Stored
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def close(
         None if the bucket was dropped long ago: repair removes the rows that are left there (G5)
         [P2].
     """
-    returns = Returns(lane, bucket)
+    returns = ExpiryHintWriter(lane, bucket)
     if terms is not None and is_filled:
         await returns.begin_hint(terms.until_us)
     outcome = await lane.buckets.insert(bucket, rules.sealing(now_us=lane.clock.now_us()))
@@ -90,11 +90,15 @@ async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | 
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
-    return await _carry_on(lane, bucket, row, Returns(lane, bucket), None)
+    return await _carry_on(lane, bucket, row, ExpiryHintWriter(lane, bucket), None)
 
 
 async def _carry_on(
-    lane: Lane, bucket: BucketNo, row: Stored[Bucket], returns: Returns, terms: Terms | None
+    lane: Lane,
+    bucket: BucketNo,
+    row: Stored[Bucket],
+    returns: ExpiryHintWriter,
+    terms: Terms | None,
 ) -> Closed | None:
     """Carry a seal to its end; see `finish`."""
     async for _ in lane.attempts():

@@ -3,7 +3,7 @@
   look  ->  Held, Held, ...  ->  callers in threads or tasks, in the order of asking
 
 A caller takes a message that is here without a trip to the event loop; otherwise it leaves a
-`Waiter`. So no caller waits while a message is here. Holds I2: no message is handed out after its
+`Ticket`. So no caller waits while a message is here. Holds I2: no message is handed out after its
 lease has run out.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, copied
 from cassieq_spark.queue.message import time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.receipt import Receipt
@@ -37,8 +37,8 @@ class Held:
     until_us: int
 
 
-class Waiter:
-    """A caller that waits for a message. None is its answer if no message came.
+class Ticket:
+    """A caller's place in the line for a message. None is its answer if no message came.
 
     A Ctrl-C may come at any time, so nothing here holds a lock: `SimpleQueue` is safe for that.
 
@@ -119,56 +119,73 @@ class Shelf:
         self._wake = wake
         self._held: deque[Held] = deque()
         # Each with whether its time is over: then a look that begins now may answer it with None.
-        self._waiters: dict[Waiter, bool] = {}
-        self._looking_for: list[Waiter] = []
+        self._tickets: dict[Ticket, bool] = {}
+        self._looking_for: list[Ticket] = []
         self._untold: Exception | None = None
         self._end: Exception | None = None
         self.is_closed = False
 
     # --- for callers, in any thread -----------------------------------------------------------
 
-    def ask(self) -> Message | Waiter:
-        """Take the next message, or return a waiter for one. See `look_for` and `leave`.
+    @contextmanager
+    def asking(self) -> Iterator[Ticket]:
+        """Ask for the next message. A caller that leaves the block by an error keeps no message.
+
+        The error may be a Ctrl-C or a cancellation.
+
+        Raises:
+            Exception: See `ask`.
+        """
+        ticket = self.ask()
+        try:
+            yield ticket
+        except BaseException:
+            self.leave(ticket)
+            raise
+
+    def ask(self) -> Ticket:
+        """Take the next message, or a place in the line. See `look_for` and `leave`.
 
         Raises:
             Exception: The failure of a look, an ack or a renewal that no caller was told yet, or
                 that has ended the consumer.
         """
+        ticket = Ticket()
         with doors.lock:
             if (held := self._next()) is not None:
-                return held.message
+                ticket.tell(held)
+                return ticket
             failure, self._untold = self._untold or self._end, None
             if failure is not None:
                 raise copied(failure)
-            waiter = Waiter()
             if self.is_closed:
-                waiter.tell()
+                ticket.tell()
             else:
-                self._waiters[waiter] = False
-            return waiter
+                self._tickets[ticket] = False
+            return ticket
 
     def taken(self, held: Held) -> bool:
-        """Whether the lease of a message that a waiter got runs still, when its caller takes it."""
+        """Whether the lease of a message runs still, when the caller that was given it takes it."""
         with doors.lock:
             return held.until_us > self._clock.now_us()
 
-    def look_for(self, waiter: Waiter) -> None:
-        """Answer a waiter whose time is over after one more look.
+    def look_for(self, ticket: Ticket) -> None:
+        """Answer a caller whose time is over after one more look.
 
         The answer is None if that look finds nothing. It must be a look that begins now: the last
         one may be long ago, as looks become rare on a quiet queue.
         """
         with doors.lock:
-            if waiter in self._waiters:
-                self._waiters[waiter] = True
+            if ticket in self._tickets:
+                self._tickets[ticket] = True
                 self._wake()
 
-    def leave(self, waiter: Waiter) -> None:
-        """Remove the waiter of a caller that has left; its message goes to the next caller."""
+    def leave(self, ticket: Ticket) -> None:
+        """Remove the ticket of a caller that has left; its message goes to the next caller."""
         with doors.lock:
-            if self._waiters.pop(waiter, None) is not None:
+            if self._tickets.pop(ticket, None) is not None:
                 return
-            if (held := waiter.answer[0]) is not None:
+            if (held := ticket.answer[0]) is not None:
                 self._held.appendleft(held)
                 self._serve()
                 self._wake()  # it is to be renewed, or given back
@@ -182,9 +199,9 @@ class Shelf:
 
     @property
     def needs_look(self) -> bool:
-        """Whether the time of a waiter is over."""
+        """Whether a caller waits whose time is over."""
         with doors.lock:
-            return any(self._waiters.values())
+            return any(self._tickets.values())
 
     def waiting(self) -> list[Held]:
         """Return the messages that wait to be handed out."""
@@ -194,7 +211,7 @@ class Shelf:
     def begin_look(self) -> int:
         """Begin a look, and return the number of messages that it may bring."""
         with doors.lock:
-            self._looking_for = [waiter for waiter, is_late in self._waiters.items() if is_late]
+            self._looking_for = [ticket for ticket, is_late in self._tickets.items() if is_late]
             return self._prefetch - len(self._held)
 
     def end_look(self, found: Sequence[Held]) -> None:
@@ -206,14 +223,14 @@ class Shelf:
             self._untold = None
             self._held += found
             self._serve()
-            for waiter in () if found else self._looking_for:
-                if self._waiters.pop(waiter, None) is not None:
-                    waiter.tell()
+            for ticket in () if found else self._looking_for:
+                if self._tickets.pop(ticket, None) is not None:
+                    ticket.tell()
 
     def fail(self, failure: Exception, *, is_end: bool = False) -> None:
-        """Raise a failure in all waiters, or else in the next caller.
+        """Raise a failure in all callers that wait, or else in the next caller.
 
-        If only one waiter were told, each of the others would wait for a failure of its own, one
+        If only one caller were told, each of the others would wait for a failure of its own, one
         after the other.
 
         Args:
@@ -223,10 +240,10 @@ class Shelf:
         with doors.lock:
             if is_end or isinstance(failure, QueueDeleted) or not isinstance(failure, CassieqError):
                 self._end = failure
-            self._untold = None if self._waiters else failure
-            for waiter in self._waiters:
-                waiter.tell(failure=copied(failure))
-            self._waiters.clear()
+            self._untold = None if self._tickets else failure
+            for ticket in self._tickets:
+                ticket.tell(failure=copied(failure))
+            self._tickets.clear()
 
     def renewed(
         self, held: Mapping[Receipt, Held], refused: Collection[Receipt], until_us: int
@@ -240,12 +257,12 @@ class Shelf:
                 self._held = deque(one for one in self._held if one.until_us)
 
     def close(self) -> None:
-        """Answer every waiter, and every later caller, with None."""
+        """Answer every caller that waits, and every later caller, with None."""
         with doors.lock:
             self.is_closed = True
-            for waiter in self._waiters:
-                waiter.tell()
-            self._waiters.clear()
+            for ticket in self._tickets:
+                ticket.tell()
+            self._tickets.clear()
 
     def clear(self) -> list[Receipt]:
         """Take all messages that wait here, to give them back."""
@@ -268,8 +285,8 @@ class Shelf:
         return None
 
     def _serve(self) -> None:
-        """Hand out messages to the waiters, in their order."""
-        while self._waiters and (held := self._next()) is not None:
-            waiter = next(iter(self._waiters))
-            del self._waiters[waiter]
-            waiter.tell(held)
+        """Hand out messages to the callers that wait, in their order."""
+        while self._tickets and (held := self._next()) is not None:
+            ticket = next(iter(self._tickets))
+            del self._tickets[ticket]
+            ticket.tell(held)

@@ -17,20 +17,20 @@ holds up no waiter behind it: the next one begins (ADR 21).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import heapq
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError, UsageError, copied
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Release
-from cassieq_spark.queue.get.pace import Pace
-from cassieq_spark.queue.get.poll import GetRequest, Getter
-from cassieq_spark.queue.settle import receipts
+from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
+from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
 from cassieq_spark.store.call import acting
@@ -56,18 +56,17 @@ _logger = get_logger("queue")
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class _Waiter:
+class _WaitingGet:
     """A get that waits.
 
     Attributes:
-        terms: What it has in common with other waiters that one look serves.
+        terms: The arguments that it has in common with other waiters that one look serves.
         deadline: The time when it is answered with no message, by the event loop's clock.
         needs_look: Whether it may only be answered after a look that began later than the get.
         is_looked_for: Whether a look for it is running.
         looked_at: The begin of the last look whose result counted for it.
     """
 
-    lane: Lane
     wanted: GetRequest
     terms: GetRequest
     account: str | None
@@ -87,7 +86,13 @@ class Waiting:
 
     def __init__(self) -> None:
         self.getter = Getter()
-        self._waiters: deque[_Waiter] = deque()
+        self._lane: Lane | None = None  # with the newest settings
+        # All waiters in their order, and those for which no look is running, in the same order.
+        self._waiters: dict[_WaitingGet, None] = {}
+        self._line: dict[_WaitingGet, None] = {}
+        # A heap, so that an arrival costs the same beside ten thousand waiters.
+        self._deadlines: list[tuple[float, int, _WaitingGet]] = []
+        self._numbers = count()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
@@ -105,8 +110,8 @@ class Waiting:
         if wanted.wait_s <= 0 and min(limits.until, limits.each_s) < inf:
             return await self.getter.look(lane, wanted)  # its limits are nobody else's
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(
-            lane=lane,
+        self._lane = lane
+        waiter = _WaitingGet(
             wanted=wanted,
             terms=replace(wanted, at_most=1, wait_s=0),
             account=acting.get(),
@@ -115,11 +120,7 @@ class Waiting:
             answer=loop.create_future(),
         )
 
-        def leave() -> None:
-            if not waiter.answer.done():
-                waiter.answer.set_result([])
-
-        with caller.when_left(leave):
+        with caller.when_left(lambda: self._answer(waiter, [])):
             self._add(waiter)
             return await waiter.answer
 
@@ -141,13 +142,15 @@ class Waiting:
         for waiter in self._waiters:
             waiter.deadline = min(waiter.deadline, now)
             waiter.needs_look = False
+        self._line_up()
         self._changed.set()
         # What a look finds after its waiter has left is given back before the client closes.
         while under_way := {*self._under_way, *([self._task] if self._task else [])}:
             await asyncio.wait(under_way)
 
-    def _add(self, waiter: _Waiter) -> None:
-        self._waiters.append(waiter)
+    def _add(self, waiter: _WaitingGet) -> None:
+        self._waiters[waiter] = self._line[waiter] = None
+        self._note_deadline(waiter)
         if waiter.needs_look:
             self._look_at = -inf
         self._changed.set()
@@ -164,9 +167,8 @@ class Waiting:
                     # A waiter that needs a look and comes while this one is running makes another
                     # one due.
                     self._look_at = inf
-                    first = self._unlooked()[0]
-                    acting.set(first.account)
-                    session = first.lane.store.session
+                    acting.set(next(iter(self._line)).account)
+                    session = self._newest.store.session
                     look = session.looks.begin(self._one_look, session)
                     self._hold(look)
                     await asyncio.wait({look}, timeout=SLOW_S)
@@ -179,36 +181,52 @@ class Waiting:
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def _is_due(self) -> bool:
-        return self._look_at <= asyncio.get_running_loop().time() and bool(self._unlooked())
+    @property
+    def _newest(self) -> Lane:
+        """The lane of the latest get; there is one."""
+        assert self._lane is not None  # noqa: S101 - a look is for a get
+        return self._lane
 
-    def _unlooked(self) -> list[_Waiter]:
-        """Return the waiters for which no look is running, in their order."""
-        return [one for one in self._waiters if not one.answer.done() and not one.is_looked_for]
+    def _is_due(self) -> bool:
+        return self._look_at <= asyncio.get_running_loop().time() and bool(self._line)
+
+    def _note_deadline(self, waiter: _WaitingGet) -> None:
+        heapq.heappush(self._deadlines, (waiter.deadline, next(self._numbers), waiter))
+
+    def _line_up(self) -> None:
+        """Line up all waiters for which no look is running, after a look has begun or ended."""
+        self._line = {one: None for one in self._waiters if not one.is_looked_for}
+        self._deadlines = [(one.deadline, next(self._numbers), one) for one in self._line]
+        heapq.heapify(self._deadlines)
+
+    def _answer(self, waiter: _WaitingGet, found: list[Message]) -> None:
+        """Answer a waiter, unless it was answered before."""
+        self._waiters.pop(waiter, None)
+        self._line.pop(waiter, None)
+        if not waiter.answer.done():
+            waiter.answer.set_result(found)
 
     def _answer_the_late(self) -> bool:
         """Answer waiters whose time is over. Return whether any waiter is left."""
         now = asyncio.get_running_loop().time()
         is_alone = len(self._waiters) == 1
-        for waiter in self._unlooked():
-            if waiter.deadline > now:
-                continue
+        while self._deadlines and self._deadlines[0][0] <= now:
+            waiter = heapq.heappop(self._deadlines)[-1]
+            if waiter not in self._line:
+                continue  # it was answered, or is lined up again when its look has ended
             was_looked = not is_alone and waiter.deadline - waiter.looked_at <= LAST_LOOK_S
             if waiter.looked_at < waiter.deadline and not was_looked and not self._is_draining:
                 waiter.needs_look = True
                 self._look_at = -inf
             if not waiter.needs_look:
-                waiter.answer.set_result([])
-        self._waiters = deque(one for one in self._waiters if not one.answer.done())
+                self._answer(waiter, [])
         return bool(self._waiters)
 
     async def _until_due(self) -> None:
         """Wait for the next look, for a deadline, or for a change."""
         loop = asyncio.get_running_loop()
         self._changed.clear()
-        left = self._unlooked()
-        deadlines = [one.deadline for one in left if not one.needs_look]
-        due = min([self._look_at if left else inf, *deadlines])
+        due = min([self._look_at if self._line else inf, *(at for at, *_ in self._deadlines[:1])])
         if due > loop.time():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(None if due == inf else due):
@@ -216,17 +234,18 @@ class Waiting:
 
     async def _one_look(self, session: CqlSession) -> None:
         loop = asyncio.get_running_loop()
-        waiting = self._unlooked()
+        waiting = list(self._line)
         if not waiting:
             return  # they have left
         first, terms = waiting[0], waiting[0].terms
         asked = [one for one in waiting if one.terms == terms]
         for one in asked:
             one.is_looked_for = True
+        self._line_up()
         began_at = loop.time()
         wanted = min(MOST_SHARED, sum(one.wanted.at_most for one in asked))
         at_most = max(wanted, first.wanted.at_most)
-        lane = waiting[-1].lane  # with the newest settings
+        lane = self._newest
         try:
             found = await self.getter.look(lane, replace(terms, at_most=at_most))
         except Exception as error:  # noqa: BLE001 - it is raised in the waiters
@@ -240,8 +259,10 @@ class Waiting:
                 waiter.is_looked_for = False
         for waiter in told:
             waiter.needs_look, waiter.looked_at = False, began_at
-        if left := self._hand_out(terms, found):
-            self._hold(session.begin(partial(give_back, lane), receipts.checked(lane, left)))
+        left = self._hand_out(terms, found)
+        self._line_up()
+        if left:
+            self._hold(session.begin(partial(give_back, lane), settle.checked(lane, left)))
         now = loop.time()
         if is_over:
             self._pace.note(now, has_found=bool(found), lanes=self.getter.lanes)
@@ -249,16 +270,18 @@ class Waiting:
         self._look_at = min(self._look_at, now)
         self._changed.set()
 
-    def _put_behind(self, waiting: list[_Waiter], empty: range) -> list[_Waiter]:
+    def _put_behind(self, waiting: list[_WaitingGet], empty: range) -> list[_WaitingGet]:
         """Put waiters for which the result "nothing" counts at the end of the line; return them."""
         told = [one for one in waiting if one.wanted.priority_at_least in empty]
-        behind = set(told)
-        self._waiters = deque([*(one for one in self._waiters if one not in behind), *told])
+        for one in told:
+            if one in self._waiters:
+                del self._waiters[one]
+                self._waiters[one] = None
         return told
 
     def _is_left(self, empty: range) -> bool:
         """Whether a waiter asks for a lower priority, or for a wrong one, which gets an error."""
-        return any(one.wanted.priority_at_least not in empty for one in self._unlooked())
+        return any(one.wanted.priority_at_least not in empty for one in self._line)
 
     def _fail(self, terms: GetRequest, error: Exception) -> bool:
         """Raise an error in the waiters. Return whether it concerns the whole queue.
@@ -267,19 +290,21 @@ class Waiting:
         that fails.
         """
         is_of_terms = isinstance(error, UsageError)
-        for waiter in self._waiters:
-            if not waiter.answer.done() and (waiter.terms == terms or not is_of_terms):
-                waiter.answer.set_exception(copied(error))
+        for waiter in list(self._waiters):
+            if waiter.terms == terms or not is_of_terms:
+                if not waiter.answer.done():
+                    waiter.answer.set_exception(copied(error))
+                self._answer(waiter, [])
         return not is_of_terms
 
     def _hand_out(self, terms: GetRequest, found: list[Message]) -> list[Message]:
         """Give messages to the waiters, in their order; return those that no waiter is left for."""
-        for waiter in self._waiters:
+        for waiter in [one for one in self._waiters if found and one.terms == terms]:
             if not found:
                 break
-            if not waiter.answer.done() and waiter.terms == terms:
+            if not waiter.answer.done():
                 mine, found = found[: waiter.wanted.at_most], found[waiter.wanted.at_most :]
-                waiter.answer.set_result(mine)
+                self._answer(waiter, mine)
         return found
 
 

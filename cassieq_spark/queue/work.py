@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cassieq_spark import tracing
 from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.poll import GetRequest
+from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, after_a_part
 from cassieq_spark.queue.put.together import Asked, Kind, Together
-from cassieq_spark.queue.schedule import Births
+from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.recent import Recent
 from cassieq_spark.store.caller import off_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
     from cassieq_spark.model.ids import LaneId
@@ -79,7 +80,7 @@ class Work:
     Attributes:
         producers: One for each lane that was put into.
         together: Joins puts of several callers.
-        births: The due lanes that are known to exist.
+        due_lanes: The due lanes that are known to exist.
         shard: The shard of messages without a key. It is one for all, so that a trickle fills one
             bucket.
         waiting: Serves the calls that wait for messages.
@@ -87,7 +88,7 @@ class Work:
 
     producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
     together: Together = field(default_factory=Together)
-    births: Births = field(default_factory=Births)
+    due_lanes: DueLanes = field(default_factory=DueLanes)
     waiting: Waiting = field(default_factory=Waiting)
     shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
 
@@ -112,56 +113,78 @@ class Work:
             )
             for name, one in each("delay", where.delay)
         ]
+        text = arguments.key("key", where.key)
+        shard = self.shard % settings.shards
+        if text is not None:
+            shard = shard_of(text, settings.shards)
+
+        def lane_for(of_class: int) -> Lane:
+            return lane.sibling(lane.fixed.lane(of_class, shard))
+
         if len(classes) == len(dues) == 1:
-            return [Part(self.lane_for(lane, classes[0], where.key), dues[0], range(count))]
+            return [Part(lane_for(classes[0]), dues[0], range(count))]
         places: dict[tuple[int, int], list[int]] = {}
         for at in range(count):
             of_one = classes[at % len(classes)], dues[at % len(dues)]
             places.setdefault(of_one, []).append(at)
         return [
-            Part(self.lane_for(lane, of_class, where.key), due_in_us, at)
-            for (of_class, due_in_us), at in places.items()
+            Part(lane_for(of_class), due_in_us, at) for (of_class, due_in_us), at in places.items()
         ]
-
-    def lane_for(self, lane: Lane, of_class: int, key: object) -> Lane:
-        """Return the lane for a message of a priority, with the shard that its key chooses.
-
-        Raises:
-            OptionInvalid: The key is too long.
-        """
-        settings = lane.settings
-        text = arguments.key("key", key)
-        shard = self.shard % settings.shards
-        if text is not None:
-            shard = shard_of(text, settings.shards)
-        return lane.sibling(lane.fixed.lane(of_class, shard))
 
     async def put(
         self,
-        parts: Sequence[Part],
-        rows: Sequence[Row],
+        lane: Lane,
+        bodies: Iterable[object],
+        where: Where,
         *,
-        ttl_us: int,
-        keys: Sequence[str | None] | None = None,
+        ttl: object,
+        dedup_keys: object,
+        **more: object,
     ) -> Puts:
-        """Put the messages of one call, part by part.
+        """Check and put the messages of one call.
 
         Args:
-            keys: The deduplication key of each message; None if no message has one.
+            more: See `encode.messages`.
 
         Raises:
+            BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
             PutAmbiguous: A part was stored before another one failed; the error names what was
                 stored.
-            CassieqError: See `Producer.put`, and `Births.lane_for`.
+            CassieqError: See `Producer.put`, and `DueLanes.lane_for`.
         """
+        entries = encode.entries(bodies, more.get("headers"))
+        rows = await off_loop(lambda: encode.messages(bodies, **more), entries=entries)
+        parts = self.parts(lane, where, len(rows))
+        ttl_us = arguments.ttl_us(ttl)
+        window_s = lane.settings.dedup_window_s
+        keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
+        if not rows:
+            return Puts([])
+        call = lane.store.session.call()
+        with tracing.sending(lane.queue, [row.headers for row in rows]) as context, call:
+            if context:
+                rows = [encode.with_context(row, context) for row in rows]
+            put = await self._put_parts(parts, rows, ttl_us, keys)
+        if not all(part.due_in_us for part in parts):
+            self.waiting.look_soon()
+        return put
+
+    async def _put_parts(
+        self,
+        parts: Sequence[Part],
+        rows: Sequence[Row],
+        ttl_us: int,
+        keys: Sequence[str | None] | None,
+    ) -> Puts:
+        """Put the messages of one call, part by part."""
         if len(parts) == 1:
-            return await self._put_part(parts[0], rows, ttl_us=ttl_us, keys=keys)
+            return await self._put_part(parts[0], rows, ttl_us, keys)
         done: list[Puts] = []
         for part in parts:
             some = [rows[at] for at in part.places]
             its_keys = None if keys is None else [keys[at] for at in part.places]
             try:
-                done.append(await self._put_part(part, some, ttl_us=ttl_us, keys=its_keys))
+                done.append(await self._put_part(part, some, ttl_us, its_keys))
             except CassieqError as error:
                 if not done:
                     raise
@@ -170,7 +193,7 @@ class Work:
         return Puts.joined(done, [part.places for part in parts])
 
     async def _put_part(
-        self, part: Part, rows: Sequence[Row], *, ttl_us: int, keys: Sequence[str | None] | None
+        self, part: Part, rows: Sequence[Row], ttl_us: int, keys: Sequence[str | None] | None
     ) -> Puts:
         """Put messages into a lane of this queue, or into a due lane of its priority.
 
@@ -178,11 +201,12 @@ class Work:
             keys: The deduplication key of each message; None if no message has one.
 
         Raises:
-            CassieqError: See `Producer.put`, and `Births.lane_for`.
+            CassieqError: See `Producer.put`, and `DueLanes.lane_for`.
         """
+        """Put messages into a lane of this queue, or into a due lane of its priority."""
         lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
-        due = await self.births.lane_for(lane, due_us) if due_in_us else None
+        due = await self.due_lanes.lane_for(lane, due_us) if due_in_us else None
         times = Times(delay_us=due_in_us, ttl_us=ttl_us)
         if due is not None:
             times = Times(due_us=due_us, ttl_us=ttl_us)

@@ -40,7 +40,7 @@ from cassieq_spark.queue.message import read_messages, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks

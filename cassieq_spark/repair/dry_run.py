@@ -10,16 +10,16 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.apart import read_rows
 from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.find import lanes_of, rows_at_home
 from cassieq_spark.queue.inspect.stats import Sinks
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.per_bucket import read_rows
 from cassieq_spark.queue.schedule import looked_at_lanes
-from cassieq_spark.repair.cleanup import rest_us
+from cassieq_spark.repair.cleanup import is_done, rest_us
+from cassieq_spark.repair.heal import has_expired, with_dead
 from cassieq_spark.repair.progress import Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.steps import has_expired, noting, with_dead
+from cassieq_spark.repair.report import QueueRepair, RepairReport, noting
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -76,11 +76,11 @@ async def _dry_run_lane(lane: Lane, tracker: Tracker) -> QueueRepair:
         rows |= await read_rows(lane, window, away)
         await reach(window[-1])
     low = (await lane.read_pointers()).repair
-    is_run = True
+    before_us, is_run = lane.clock.now_us() - rest_us(lane), True
     for at in range(max(low, live.start), live.stop):
         bucket = BucketNo(at)
         row = rows.get(bucket)
-        is_run &= row is not None and _is_droppable(lane, row.value)
+        is_run &= row is not None and is_done(row.value, before_us)
         done.dropped += is_run
         with noting(done, lane, bucket):
             if bucket in away:
@@ -135,10 +135,6 @@ def _foresee_sealed(lane: Lane, row: Bucket, now_us: int, done: QueueRepair) -> 
     done.redriven += redriven
     due_us = after.earliest_return_us()
     done.hints_written += due_us is not None and due_us <= now_us
-
-
-def _is_droppable(lane: Lane, row: Bucket) -> bool:
-    return row.status in FINISHED and row.changed_us <= lane.clock.now_us() - rest_us(lane)
 
 
 async def _gaps(

@@ -1,23 +1,47 @@
-"""Run one repair pass: each step is idempotent, and its failure stops no other step."""
+"""Run one repair pass: each step is idempotent, and its failure stops no other step.
+
+Any task may heal any bucket at any time (`heal_buckets`); a `Pass` does what comes before and after
+the buckets.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from cassieq_spark.entropy import generator
-from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.entropy import generator, new_uuid
+from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound, SinkFenced
+from cassieq_spark.log import get_logger
+from cassieq_spark.model import lease as rules
+from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
+from cassieq_spark.model.dead import may_close, movable
+from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.lease import Terms, is_dying
+from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
-from cassieq_spark.queue import deletion
-from cassieq_spark.queue.find import at_home, lanes_of, read_row, rows_at_home
+from cassieq_spark.queue import deletion, roll_forward, seal
+from cassieq_spark.queue.expired import note_expired
+from cassieq_spark.queue.find import at_home, lanes_of, open_lane, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.repair.cleanup import close_gaps, drop, free, sweep, sweep_lanes
+from cassieq_spark.queue.per_bucket import named, per_bucket
+from cassieq_spark.repair import dead
+from cassieq_spark.repair.cleanup import (
+    Schedule,
+    close_gaps,
+    drop,
+    free,
+    sweep,
+    sweep_lanes,
+    sweep_schedules,
+    together,
+)
 from cassieq_spark.repair.progress import SILENT, Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.repair.schedule import Schedule, sweep_schedules, together
-from cassieq_spark.repair.steps import Healed, heal_buckets, note, noting
+from cassieq_spark.repair.report import QueueRepair, RepairReport, note, noting
 from cassieq_spark.repair.transactions import (
+    Undecided,
     abort_if_silent,
     end_of_deleted,
     end_once,
@@ -27,13 +51,17 @@ from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from uuid import UUID
 
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+    from cassieq_spark.model.dead import Dead
+    from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
     from cassieq_spark.repair.progress import OnProgress
+    from cassieq_spark.store.cas import Stored
     from cassieq_spark.store.store import Store
     from cassieq_spark.store.tables.sinks import Glimpse
+
+    Row = Stored[Bucket]
 
 WINDOW: Final = 64
 
@@ -46,16 +74,251 @@ DELETED_QUEUES: Final = "(deleted queues)"
 SINK_LISTS: Final = "(sink lists)"
 """The names for problems with sinks and lists that belong to no existing queue."""
 
+EACH_S: Final = 5.0
+"""The time that a pass waits for each statement about one bucket, before it goes on with others."""
+
+
+_logger = get_logger("repair")
+
+
+@dataclass(slots=True, kw_only=True)
+class Healed:
+    """The result for some buckets of one queue, and the rest of the queue's work.
+
+    Attributes:
+        undecided: Undecided buckets by sink id.
+        finished: Drained or void buckets.
+        dead_sets: Dead sets that still exist.
+        has_missed: Whether some buckets could not be read at all.
+    """
+
+    done: QueueRepair
+    undecided: dict[str, Undecided] = field(default_factory=dict)
+    finished: list[Place] = field(default_factory=list)
+    dead_sets: set[UUID] = field(default_factory=set)
+    has_missed: bool = False
+
+    def add(self, other: Healed) -> None:
+        """Add the result for other buckets of the same queue."""
+        self.done.add(other.done)
+        for sink_id, some in other.undecided.items():
+            known = self.undecided.setdefault(sink_id, Undecided())
+            known.add(some.buckets, some.epoch, some.youngest_us)
+        self.finished += other.finished
+        self.dead_sets |= other.dead_sets
+        self.has_missed |= other.has_missed
+
+
+async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
+    """Finish half-done steps, settle decided ones, move the dead, write hints that may be lost.
+
+    A failure of one bucket stops no other: it is in the report, and left to the next pass.
+    """
+    healed = Healed(done=QueueRepair(queue=lane.queue), has_missed=True)
+    done = healed.done
+    # A pass waits for no bucket: the next pass comes, and the other buckets are to be healed now
+    # [T5].
+    with noting(done), lane.store.session.within(each_s=EACH_S):
+        found, unread = await lane.buckets.read_some(buckets)
+        rows = {bucket: row for bucket, row in found.items() if row is not None}
+        await _finish_halves(lane, rows, done)
+        await _close_expired(lane, [at for at, row in found.items() if row is None], rows, done)
+        has_missed = False
+        for bucket, row in rows.items():
+            if row.value.status is Status.CORRUPT:
+                has_missed = True  # dead sets are missed, too
+                with noting(done):
+                    await lane.buckets.read(bucket)  # raises the reason [T21]
+                continue
+            now = row
+            with noting(done, lane, bucket):
+                now = await _heal_bucket(lane, bucket, row, done)
+            _note(healed, lane.place(bucket), now)
+        for bucket, error in unread.items():
+            note(done, named(error, lane, bucket))
+        healed.has_missed = has_missed or bool(unread)
+    return healed
+
+
+def _note(healed: Healed, place: Place, row: Row) -> None:
+    value = row.value
+    if value.status in FINISHED:
+        healed.finished.append(place)
+    elif value.status in OF_A_SINK and value.sink is not None:
+        sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
+        sink.add([place], value.sink.epoch, value.changed_us)
+    healed.dead_sets |= {part.set_id for part in value.dead}
+
+
+async def _finish_halves(lane: Lane, rows: dict[BucketNo, Row], done: QueueRepair) -> None:
+    """Finish seals that were begun, and decided transactions; update ``rows``."""
+    bulk = {bucket: row for bucket, row in rows.items() if row.value.status in OF_A_SINK}
+    with noting(done):
+        failed: dict[str, CassieqError] = {}
+        changed = await roll_forward.settle_decided(lane, bulk, failed)
+        done.rolled_forward += len(changed)
+        rows.update(changed)
+        for error in failed.values():
+            note(done, error)
+    for bucket, row in list(rows.items()):
+        if row.value.status is Status.SEALING:
+            with noting(done, lane, bucket):
+                closed = await seal.finish(lane, bucket, row)
+                if closed is not None:
+                    rows[bucket] = closed.row
+                    done.seals_finished += 1
+
+
+async def _close_expired(
+    lane: Lane, unread: list[BucketNo], rows: dict[BucketNo, Row], done: QueueRepair
+) -> None:
+    """Seal open buckets with expired messages; update ``rows``.
+
+    If nobody ever reads them, their messages would otherwise stay for ever.
+    """
+    with noting(done):
+        closed, failed = await per_bucket(lane, lambda at: _close_if_expired(lane, at), unread)
+        for bucket, one in closed.items():
+            if one is not None:
+                rows[bucket] = one.row
+                done.closed_expired += 1
+        for error in failed.values():
+            note(done, error)
+
+
+async def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
+    """Return the bucket if it is closed now; None if left alone, or dropped meanwhile (G5)."""
+    if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
+        return None
+    return await seal.close(lane, bucket)
+
+
+async def has_expired(lane: Lane, bucket: BucketNo) -> bool:
+    """Whether a message in an open bucket has expired: one read of a row, seldom two."""
+    now_us = lane.clock.now_us()
+    return await lane.messages.has_expired(bucket, now_us=now_us, retention_us=lane.retention_us)
+
+
+async def _heal_bucket(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+    if row.value.status is not Status.SEALED:
+        return row
+    now = await _mark_dead(lane, bucket, row, done)
+    by_target: dict[QueueName | None, list[Dead]] = defaultdict(list)
+    for one in movable(now.value.dead):
+        by_target[one[0].target].append(one)
+    for name, sets in by_target.items():
+        with noting(done):
+            await _move(lane, bucket, sets, name, done)
+    now_us = lane.clock.now_us()
+    due_us = now.value.earliest_return_us()
+    if due_us is not None and due_us <= now_us:
+        # Its hint may be lost. This one makes the next get look there, wherever the reader pointer
+        # is.
+        await lane.hints.write([(bucket, now_us)], now_us=now_us)
+        done.hints_written += 1
+    return now
+
+
+async def _move(
+    lane: Lane,
+    bucket: BucketNo,
+    sets: list[Dead],
+    redriven_to: QueueName | None,
+    done: QueueRepair,
+) -> None:
+    """Move dead sets to the target of their redrive, or to the dead-letter queue."""
+    count = sum(part.runs.count for one in sets for part in one)
+    name = redriven_to or lane.settings.dead_letter_queue
+    if name is None:
+        done.problems.append(
+            f"{count} messages of {lane.bucket_title(bucket)} died while the queue had a "
+            "dead-letter queue. They stay until it has one again: "
+            f"client.alter_queue({lane.queue!r}, dead_letter_queue=...)"
+        )
+        return
+    try:
+        target = await open_lane(lane.store, name)
+    except QueueNotFound as error:
+        if redriven_to is None:
+            raise
+        raise QueueNotFound(
+            f"{count} messages of {lane.bucket_title(bucket)} were being redriven to "
+            f"{name!r} when that queue was deleted. They stay until it exists again: "
+            f"client.create_queue({name!r})"
+        ) from error
+    for one in sets:
+        try:
+            moved = (await dead.move(lane, target, bucket, one)).messages
+        except SinkFenced as error:
+            done.problems.append(str(error))  # only this set failed
+            continue
+        if redriven_to is None:
+            done.moved_dead += moved
+        else:
+            done.redriven += moved
+
+
+async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
+    """End unheld messages that are expired or out of deliveries now, and not at the next get.
+
+    The same CAS closes the open dead set, or it could not be moved [R14].
+    """
+    limit = lane.max_deliveries
+
+    def is_to_die(value: Bucket, now_us: int) -> bool:
+        return is_dying(value, now_us=now_us, max_deliveries=limit)
+
+    if not is_to_die(row.value, lane.clock.now_us()) and not may_close(row.value.dead):
+        return row
+    gone = EMPTY
+
+    def change(value: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
+        nonlocal gone
+        gone = rules.expired_of(value, now_us)
+        new = with_dead(lane, value, now_us) if is_to_die(value, now_us) else value
+        if new.status is Status.SEALED and may_close(new.dead):
+            new = with_closed_sets(new, now_us=now_us)
+        return None if new is value else new
+
+    answer = await lane.apply(bucket, Change(change=change), known=row)
+    now: Row | None = answer.row  # type: ignore[assignment]  # the value that was read comes out
+    if now is None:
+        return row
+    note_expired(lane, bucket, gone)
+    done.expired += gone.count
+    died = _dead(answer.changed) - _dead(answer.before)
+    done.marked_dead += max(0, died - gone.count if lane.expired_die else died)
+    return now
+
+
+def _dead(row: Bucket | None) -> int:
+    return 0 if row is None else sum(part.runs.count for part in row.dead)
+
+
+def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
+    """Return the row without expired or exhausted messages: the result of a claim of none."""
+    terms = Terms(
+        at_most=0,
+        owner="repair",
+        run=None,
+        now_us=now_us,
+        until_us=now_us,
+        max_deliveries=lane.max_deliveries,
+        expired_die=lane.expired_die,
+    )
+    return rules.claim(row, terms, new_uuid)[0]
+
 
 class Pass:
     """One pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
 
     A queue is healed lane by lane; its transactions span all its lanes, and end after all of them.
-    `repair.steps.heal_buckets` may heal the buckets anywhere in between.
+    `heal_buckets` may heal the buckets anywhere in between.
 
     Attributes:
         lanes: The first lanes of the queues to heal.
-        report: What was done so far.
+        healed: What was done for each queue so far, by its first lane.
+        report: The report of the queues that are finished.
     """
 
     def __init__(self, store: Store, *, is_full: bool, is_of_all: bool) -> None:
@@ -68,6 +331,7 @@ class Pass:
         self._dead_sets: set[UUID] = set()
         self._unfinished: list[QueueRepair] = []
         self.lanes: list[Lane] = []
+        self.healed: dict[LaneId, Healed] = {}
         self.schedule = Schedule(store)
 
     @classmethod
@@ -85,6 +349,11 @@ class Pass:
         made.lanes = await made._open(names)
         # After the sinks: a set that one of those moves is in one of these lanes [U9].
         made.schedule = await Schedule.of(store, made.lanes)
+        for lane in made.lanes:
+            healed = made.healed[lane.lane_id] = Healed(done=QueueRepair(queue=lane.queue))
+            if (error := made.schedule.failed.get(lane.lane_id)) is not None:
+                healed.has_missed = True  # its due lanes, with their messages
+                note(healed.done, error)
         return made
 
     async def windows(
@@ -103,34 +372,26 @@ class Pass:
             healed.has_missed = True
             raise
 
-    async def finish(self, lane: Lane, healed: Healed) -> None:
+    async def finish(self, lane: Lane) -> None:
         """Do a queue's steps that come after all its buckets were healed."""
+        healed = self.healed[lane.lane_id]
         done = healed.done
         for sink_id, undecided in healed.undecided.items():
             with noting(done):
                 done.aborted += await abort_if_silent(lane, sink_id, undecided)
         lanes = self.schedule.lanes_of(lane)
 
-        async def close(one: Lane) -> int:
-            closed = 0
+        async def close(one: Lane) -> None:
             with noting(done):
-                closed += await close_gaps(one)
-            return closed
+                closed = await close_gaps(one)
+                done.gaps_closed += closed
 
-        async def remove(one: Lane) -> tuple[int, int]:
-            dropped = freed = 0
-            with noting(done):
-                dropped, freed = await _drop_and_free(one, healed)
-            return dropped, freed
-
-        done.gaps_closed += sum(await together(self._store, close, lanes))
+        await together(self._store, close, lanes)
         for sink_id in self._once[lane.lane_id]:
             if set_of(sink_id) is None:
                 with noting(done):
                     done.sinks_ended += await end_once(lane, sink_id)
-        for dropped, freed in await together(self._store, remove, lanes):
-            done.dropped += dropped
-            done.freed += freed
+        await together(self._store, partial(_drop_and_free, healed), lanes)
         with noting(done):
             await self.schedule.finish(lane)
         self._dead_sets |= healed.dead_sets
@@ -150,14 +411,20 @@ class Pass:
         self.report.queues += self._unfinished
         return self.report
 
+    @contextmanager
+    def _apart(self, name: str) -> Iterator[QueueRepair]:
+        """Note failures that belong to no queue of the pass under a name of their own."""
+        failed = QueueRepair(queue=name)
+        with noting(failed):
+            yield failed
+        if failed.problems:
+            self._unfinished.append(failed)
+
     async def _open(self, names: list[QueueName] | None) -> list[Lane]:
         if names is None:
             for row in await rows_at_home(self._store, QueueStatus.DELETING):
-                failed = QueueRepair(queue=row.name)
-                with noting(failed):
+                with self._apart(row.name):
                     await self._finish_deletion(row.name)
-                if failed.problems:
-                    self._unfinished.append(failed)
         return await lanes_of(self._store, names)
 
     async def _finish_deletion(self, name: QueueName) -> None:
@@ -209,8 +476,7 @@ class Pass:
         A move may belong to a queue that lives in another data centre: then it is left alone.
         """
         known = {lane.lane_id for lane in self.lanes}
-        failed = QueueRepair(queue=DELETED_QUEUES)
-        with noting(failed):
+        with self._apart(DELETED_QUEUES) as failed:
             others = [lane_id for lane_id in self._once if lane_id not in known]
             pointers = await self._store.session.map(
                 lambda lane: self._store.lane(lane).pointers.read(), others
@@ -228,8 +494,6 @@ class Pass:
                             self.report.sinks_swept += await end_of_deleted(
                                 self._store, sink_id, lane_id
                             )
-        if failed.problems:
-            self._unfinished.append(failed)
 
     async def _some_sinks(self) -> list[Glimpse]:
         if self._is_full:
@@ -243,8 +507,7 @@ class Pass:
         A list without a row belongs to a removed row, unless a queue of another data centre has it.
         """
         lanes = {lane.lane_id for lane in self.lanes}
-        failed = QueueRepair(queue=SINK_LISTS)
-        with noting(failed):
+        with self._apart(SINK_LISTS) as failed:
             found = await self._store.sinks.lists()
             are_all_here = bool(found) and await self._knows_every_lane(in_any_datacenter=True)
             for sink_id, ids in found.items():
@@ -256,8 +519,6 @@ class Pass:
                         and not stored.value.is_once
                     ):
                         await self._store.sinks.drop_lists(sink_id, stored, ids)
-        if failed.problems:
-            self._unfinished.append(failed)
 
     async def _sweep(self) -> None:
         rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
@@ -270,12 +531,9 @@ class Pass:
             for one in self.schedule.lanes_of(lane):
                 with noting(done):
                     done.swept += await sweep(one, rows[one.lane_id], messages[one.lane_id])
-        everywhere = QueueRepair(queue="*")
-        with noting(everywhere):
+        with self._apart("*"):
             self.report.swept_lanes = await sweep_schedules(self._store)
             self.report.swept_lanes += await sweep_lanes(self._store, rows, messages)
-        if everywhere.problems:
-            self._unfinished.append(everywhere)
 
 
 async def heal(
@@ -300,13 +558,11 @@ async def heal(
     tracker = Tracker(on_progress, len(one.lanes))
     heal_lane = partial(_heal_lane, one, tracker)
     for lane in one.lanes:
-        healed = Healed(done=QueueRepair(queue=lane.queue))
-        one.schedule.check(lane, healed)
         its_lanes = one.schedule.lanes_of(lane)
         await tracker.begin(lane.queue, len(its_lanes))
         for some in await together(store, heal_lane, its_lanes):
-            healed.add(some)
-        await one.finish(lane, healed)
+            one.healed[lane.lane_id].add(some)
+        await one.finish(lane)
     await tracker.begin_rest()
     return await one.end()
 
@@ -319,15 +575,14 @@ async def _heal_lane(one: Pass, tracker: Tracker, lane: Lane) -> Healed:
     return healed
 
 
-async def _drop_and_free(lane: Lane, healed: Healed) -> tuple[int, int]:
-    dropped = await drop(lane)
-    low = (await lane.read_pointers()).repair
-    finished = [
-        place.bucket
-        for place in healed.finished
-        if place.lane == lane.lane_id and place.bucket >= low
-    ]
-    freed, failed = await free(lane, finished)
-    for error in failed:
-        note(healed.done, error)
-    return dropped, freed
+async def _drop_and_free(healed: Healed, lane: Lane) -> None:
+    done = healed.done
+    with noting(done):
+        dropped = await drop(lane)
+        done.dropped += dropped
+        low = (await lane.read_pointers()).repair
+        of_lane = [place.bucket for place in healed.finished if place.lane == lane.lane_id]
+        freed, failed = await free(lane, [bucket for bucket in of_lane if bucket >= low])
+        done.freed += freed
+        for error in failed:
+            note(done, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.repair.findings import VerifyReport
+from cassieq_spark.repair.report import VerifyReport
 
 if TYPE_CHECKING:
     from cassieq_spark.metrics import Family

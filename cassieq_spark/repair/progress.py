@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -50,6 +51,7 @@ class Tracker:
         self._lanes = 0
         self._lanes_done = 0.0
         self._done = self._buckets = 0
+        self._telling = asyncio.Lock()  # lanes go on side by side, and a caller may have threads
 
     @property
     def is_on(self) -> bool:
@@ -97,17 +99,18 @@ class Tracker:
         caller.check()
         if self._tell is None:
             return
-        done = min(self._begun - 1, self._queues)
-        of_this = min(self._lanes_done / self._lanes, 1.0) if self._lanes else 0.0
-        progress = Progress(
-            queue=self._queue,
-            queues_done=done,
-            queues=self._queues,
-            buckets_done=self._done,
-            buckets=self._buckets,
-            share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
-        )
-        await caller.outside(partial(self._tell, progress))
+        async with self._telling:
+            done = min(self._begun - 1, self._queues)
+            of_this = min(self._lanes_done / self._lanes, 1.0) if self._lanes else 0.0
+            progress = Progress(
+                queue=self._queue,
+                queues_done=done,
+                queues=self._queues,
+                buckets_done=self._done,
+                buckets=self._buckets,
+                share=min((done + of_this) / self._queues, 1.0) if self._queues else 1.0,
+            )
+            await caller.outside(partial(self._tell, progress))
 
 
 async def _nobody(bucket: int) -> None:

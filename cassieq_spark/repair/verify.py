@@ -21,12 +21,12 @@ from cassieq_spark.model.integrity import (
 )
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
-from cassieq_spark.queue.apart import named, read_rows
-from cassieq_spark.queue.get.time_pointer import TimePointer
+from cassieq_spark.queue.get.hints import TimePointer
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.per_bucket import named, read_rows
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.repair.findings import ROW_CORRUPT, Finding, VerifyReport
 from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
 from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
@@ -233,7 +233,8 @@ async def _verify_hints(
     """Check that a get would read each of these buckets; hints are read after their rows."""
     if not came_back:
         return
-    hints = await TimePointer(lane).hints(await lane.read_pointers(), lane.clock.now_us())
+    pointers = await lane.read_pointers()
+    hints = await TimePointer(lane).begin_hints(pointers, lane.clock.now_us())()
     silent = came_back.keys() - {bucket for _, bucket in hints}
     rows, low = await _read(lane, sorted(silent), report, away)
     for bucket, row in rows.items():

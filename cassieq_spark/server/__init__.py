@@ -1,7 +1,10 @@
 """The gateway: queues over HTTP. It translates requests into calls of the client, and has no rules.
 
 Every promise is the client's. The process keeps nothing that another one would miss, so any number
-of gateways serve one keyspace. The rooms: `serve` runs it, `app` has its routes, `principal` says
-who asks, `backend` calls the client in threads, `waiting` hands out messages, `sending` groups
-puts, `sqs/` speaks SQS, `rest/` has resources for curl.
+of gateways serve one keyspace.
+
+`serve` runs it, and `app` has its addresses. `entrance`, `connection` and `limits` bound what
+clients hold, `guards` says what every request passes, `principal` who asks, `door` what all doors
+share. `backend` awaits the client, and `batches` puts and settles what comes together. `sqs/`
+speaks SQS, `rest/` has resources for curl, `ui/` pages for people.
 """

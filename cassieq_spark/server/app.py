@@ -11,40 +11,37 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route, compile_path
+from starlette.routing import Route, compile_path
 
 from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.by_method import methods_of
 from cassieq_spark.server.guards import Guards
-from cassieq_spark.server.limits import BodyLimit, NoRoom, TooLong
+from cassieq_spark.server.limits import BodyLimit
 from cassieq_spark.server.measured import OWN_PATHS, Measured, RequestMetrics, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog, repair_every
-from cassieq_spark.server.rest import door as rest
+from cassieq_spark.server.rest.door import ADDRESSES as REST
 from cassieq_spark.server.rest.door import RestDoor
-from cassieq_spark.server.rest.openapi import PREFIX
-from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.page import docs, openapi_json
-from cassieq_spark.server.rest.problems import Refusal
-from cassieq_spark.server.sqs import door as sqs_door
-from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.rest.openapi import docs, openapi_json
+from cassieq_spark.server.sqs.door import METHODS, SqsDoor
 from cassieq_spark.server.turns import Busy
-from cassieq_spark.server.ui import page as ui
-from cassieq_spark.server.ui.door import METHODS as UI_METHODS
+from cassieq_spark.server.ui.door import ADDRESSES as UI
 from cassieq_spark.server.ui.door import UiDoor, to_home
+from cassieq_spark.server.ui.page import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
+    from cassieq_spark.server.door import Door
+    from cassieq_spark.server.limits import Refusal
     from cassieq_spark.server.settings import GatewaySettings
 
 READY_S = 5.0
@@ -56,7 +53,6 @@ SCAN_ENDS_S = 1.0
 QUEUE_PATH: Final = "/{account:str}/{queue:str}"
 
 _QUEUE_PATH: Final = compile_path(QUEUE_PATH)[0]
-_REST_METHODS: Final = methods_of(OPERATIONS, PREFIX)
 
 
 class Gateway:
@@ -82,7 +78,6 @@ class Gateway:
         self.gate = Gate(self.backend, master_key)
         self.repairs = RepairLog(settings.repairs_every_s)
         self.rates = Rates()
-        self.has_login = master_key is not None
         self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
         self.requests = RequestMetrics(self.registry, self.backend)
@@ -91,77 +86,42 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        sqs = SqsDoor(self.backend, self.gate)
-        page = UiDoor(
-            self.backend,
-            self.gate,
-            self.repairs,
-            self.rates,
-            has_login=self.has_login,
-        )
+        doors: dict[str, Door] = {
+            "sqs": SqsDoor(self.backend, self.gate),
+            "rest": RestDoor(self.backend, self.gate),
+            "ui": UiDoor(self.backend, self.gate, self.repairs, self.rates),
+        }
 
-        def refused(scope: Scope, refusal: Refusal) -> Response:
-            """The answer to a request that a guard refuses, as its door answers."""
-            match door_of(scope["path"]):
-                case _ if scope["path"] in OWN_PATHS:
-                    return PlainTextResponse(
-                        f"{refusal.detail}\n",
-                        status_code=refusal.status,
-                        headers=refusal.headers,
-                    )
-                case "rest":
-                    return rest.refused(scope, refusal)
-                case "ui":
-                    return page.refused(scope, refusal)
-                case _:
-                    return sqs_door.refused(scope, refusal)
-
-        def no_body(scope: Scope, reason: TooLong) -> Response:
-            """The answer to a request whose body is not read."""
-            closing = {"Connection": "close"}
-            if isinstance(reason, NoRoom):
-                detail = (
-                    "The gateway holds as many bytes of requests and answers as --max-memory "
-                    "allows. Send the request again later."
+        def refused(refusal: Refusal, scope: Scope) -> Response:
+            """The answer to a request that is refused, as its door answers."""
+            if scope["path"] in OWN_PATHS:
+                return PlainTextResponse(
+                    f"{refusal.detail}\n", status_code=refusal.status, headers=refusal.headers
                 )
-                return refused(scope, Refusal(503, detail, {**closing, "Retry-After": "1"}))
-            detail = (
-                f"The body of a request has at most {self.settings.max_body_bytes:,} bytes here. "
-                "Send less at once, or start the gateway with a larger --max-body."
-            )
-            return refused(scope, Refusal(413, detail, closing))
+            return doors[door_of(scope["path"])].failure(refusal, scope)
 
-        async def nothing(request: Request, _: Exception) -> Response:
-            """The answer where no route is: mounted doors do not get paths with a line break."""
-            if door_of(request.url.path) == "sqs":
-                return PlainTextResponse("Not Found", status_code=404)
-            return refused(request.scope, Refusal(404, "Look at /docs for what there is."))
-
+        own = [
+            Route("/healthz", self._healthz),
+            Route("/readyz", self._readyz),
+            Route("/openapi.json", openapi_json),
+            Route("/docs", docs),
+            Route(PREFIX, to_home),
+        ]
+        if not self.settings.checks_accounts:
+            # It names the queues of all accounts. With accounts it is served on a port of its own
+            # only, which is for operators (`--metrics-port`).
+            own.append(Route("/metrics", self._metrics))
         return Starlette(
-            exception_handlers={404: nothing},
-            routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                *self._metrics_routes(),
-                Mount(PREFIX, RestDoor(self.backend, self.gate)),
-                Route("/openapi.json", openapi_json),
-                Route("/docs", docs),
-                Route(ui.PREFIX, to_home),
-                Mount(ui.PREFIX, page),
-                Route("/", sqs),
-                Route(QUEUE_PATH, sqs),
-            ],
+            routes=[*own, Route("/", doors["sqs"]), Route(QUEUE_PATH, doors["sqs"])],
             middleware=[
                 Middleware(Measured, requests=self.requests),
                 Middleware(
                     BodyLimit,
                     most_bytes=self.settings.max_body_bytes,
-                    refusal=no_body,
-                    before_body=[
-                        Guards(settings=self.settings, methods=self._methods, refusal=refused)
-                    ],
+                    guard=Guards(self.settings, self._methods).check,
+                    refused=refused,
                 ),
-                Middleware(_Shortcut, sqs=sqs),
+                Middleware(_Doors, doors=doors),
             ],
             lifespan=self._running,
         )
@@ -170,23 +130,16 @@ class Gateway:
         """The methods of an address, GET for HEAD, too; None: there is nothing."""
         if path == "/metrics" and self.settings.checks_accounts:
             return None
-        if path in OWN_PATHS or path == ui.PREFIX:
+        if path in OWN_PATHS or path == PREFIX:
             return ("GET",)
         match door_of(path):
             case "rest":
-                return _REST_METHODS(path)
+                return REST.methods(path)
             case "ui":
-                return UI_METHODS(path)
+                return UI.methods(path)
             case _:
                 is_queue = path == "/" or _QUEUE_PATH.match(path)
-                return sqs_door.METHODS if is_queue else None
-
-    def _metrics_routes(self) -> list[Route]:
-        """`/metrics`, unless accounts are checked: it names the queues of all of them.
-
-        Then it is served on a port of its own only, which is for operators (`--metrics-port`).
-        """
-        return [] if self.settings.checks_accounts else [Route("/metrics", self._metrics)]
+                return METHODS if is_queue else None
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
@@ -244,13 +197,17 @@ class Gateway:
         return PlainTextResponse("ready\n")
 
 
-class _Shortcut:
-    """ASGI middleware: what SDKs send most goes to its door past all routes, which takes longer."""
+class _Doors:
+    """ASGI middleware: most requests go to their door past all routes, which takes longer."""
 
-    def __init__(self, app: ASGIApp, *, sqs: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, doors: Mapping[str, Door]) -> None:
         self._app = app
-        self._sqs = sqs
+        self._doors = doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_sqs = scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "POST"
-        await (self._sqs if is_sqs else self._app)(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, PREFIX):
+            door = door_of(scope["path"])
+            if door != "sqs" or scope["path"] == "/":
+                await self._doors[door](scope, receive, send)
+                return
+        await self._app(scope, receive, send)

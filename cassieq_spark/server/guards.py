@@ -25,14 +25,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.hosts import host_of, is_known, known_hosts
-from cassieq_spark.server.limits import PROBES, headers_of
+from cassieq_spark.server.limits import PROBES, Refusal, headers_of
 from cassieq_spark.server.measured import OWN_PATHS, door_of
-from cassieq_spark.server.rest.problems import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from starlette.responses import Response
     from starlette.types import Scope
 
     from cassieq_spark.server.settings import GatewaySettings
@@ -49,35 +47,24 @@ _AUTHORIZATIONS: Final = ("aws4-hmac-sha256 ", "bearer ")
 class Guards:
     """Refuses by method, host and origin; `BodyLimit` asks it about each request."""
 
-    def __init__(
-        self,
-        *,
-        settings: GatewaySettings,
-        methods: Methods,
-        refusal: Callable[[Scope, Refusal], Response],
-    ) -> None:
+    def __init__(self, settings: GatewaySettings, methods: Methods) -> None:
         """Prepare.
 
         Args:
             methods: What says which methods a path has.
-            refusal: Makes the answer, in the form of the door that a path leads to.
         """
         self._methods = methods
-        self._refusal = refusal
         self._asks_keys = settings.checks_accounts
         # A page's origin has its port: it is that of the Host header, or a proxy's.
         self._proxies = frozenset(one.lower() for one in settings.host_names)
         self._names = known_hosts(settings.host, settings.host_names)
 
-    async def __call__(self, scope: Scope) -> Response | None:
-        """The answer to a request that is refused."""
-        try:
-            self._check(scope)
-        except Refusal as refusal:
-            return self._refusal(scope, refusal)
-        return None
+    def check(self, scope: Scope) -> None:
+        """Return if a request passes.
 
-    def _check(self, scope: Scope) -> None:
+        Raises:
+            Refusal: It does not.
+        """
         path: str = scope["path"]
         allowed = self._methods(path)
         is_read = scope["method"] in ("GET", "HEAD")

@@ -1,4 +1,4 @@
-"""Make and send answers that hold large messages beside the event loop, which all others wait for.
+"""Make and send answers: large ones beside the event loop, which all others wait for.
 
 What shows a message takes up to 10 ms for each MiB of its body: it is decoded, searched, hashed,
 and written as JSON or XML. A request of a few bytes is answered with ten messages of a MiB.
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from cassieq_spark.server.limits import HOLDING, NoRoom
+from cassieq_spark.server.limits import HOLDING, no_room
 from cassieq_spark.server.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from cassieq_spark.model.shares import Holding
@@ -53,7 +54,7 @@ class Answers:
         What is large counts as held by its request from now on.
 
         Raises:
-            NoRoom: The requests of all connections hold too much already.
+            Refusal: The requests of all connections hold too much already.
             Busy, StoreTimeout: Too many large answers wait.
         """
         size = sum(map(_size, messages))
@@ -63,7 +64,7 @@ class Answers:
         if holding is not None:
             holding.set(holding.size + size)
             if not holding.fits():
-                raise NoRoom
+                raise no_room()
         return await self._turns.run(partial(asyncio.to_thread, make))
 
     def close(self) -> None:
@@ -111,3 +112,36 @@ def _field(value: Any) -> bytes:
 def _size(message: Message) -> int:
     headers = sum(HEADER_WEIGHT + len(name) + len(text) for name, text in message.headers.items())
     return MESSAGE_WEIGHT + len(message.body) + headers
+
+
+async def unless_gone(
+    request: Request, work: Awaitable[T], give_back: Callable[[], None]
+) -> T | None:
+    """Return the result; None if the client goes away first.
+
+    Args:
+        request: Its body has been read.
+        give_back: Called if the client has gone: the work may have been done nevertheless.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            return await task
+        if not task.done():
+            task.cancel()  # `Waiting.receive` gives back what comes too late
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody is there to be told
+        give_back()
+        return None
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.shares import Holding
 
     Headers = list[tuple[bytes, bytes]]
-    BeforeBody = Callable[[Scope], Awaitable[Response | None]]
-    """Looks at the headers of a request; a response refuses it, and its body is not read."""
 
 HOLDING: Final = "cassieq.holding"
 """Where a request's scope has what its body holds of the budget of bytes."""
@@ -66,19 +64,41 @@ class HeaderBytes:
         return self.unsaid > self._most + size
 
 
-class TooLong(Exception):
-    """The body of a request is longer than the limit."""
+class Refusal(Exception):
+    """A request is refused before the client is asked."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
 
 
-class NoRoom(TooLong):
-    """The bodies and unread answers of all connections hold as much as they may."""
+def too_long(most_bytes: int) -> Refusal:
+    """The refusal of a body that is longer than the limit."""
+    return Refusal(
+        413,
+        f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or start "
+        "the gateway with a larger --max-body.",
+        {"Connection": "close"},
+    )
+
+
+def no_room() -> Refusal:
+    """The refusal if the bodies and unread answers of all connections hold as much as they may."""
+    return Refusal(
+        503,
+        "The gateway holds as many bytes of requests and answers as --max-memory allows. Send the "
+        "request again later.",
+        {"Connection": "close", "Retry-After": "1"},
+    )
 
 
 class BodyLimit:
     """ASGI middleware: a body is refused before it is read, or as it grows.
 
     It is the last that sees a request before the application, and holds the request's body as long
-    as the application may know it.
+    as the application may know it. Reading more than is allowed raises the `Refusal`.
     """
 
     def __init__(
@@ -86,19 +106,19 @@ class BodyLimit:
         app: ASGIApp,
         *,
         most_bytes: int,
-        refusal: Callable[[Scope, TooLong], Response],
-        before_body: Sequence[BeforeBody] = (),
+        guard: Callable[[Scope], None],
+        refused: Callable[[Refusal, Scope], Response],
     ) -> None:
         """Wrap an application.
 
         Args:
-            refusal: Makes the answer to a request whose body is above the limit, or finds no room.
-            before_body: Asked in this order, before the announced size is looked at.
+            guard: Looks at the headers of a request first, and raises its `Refusal`.
+            refused: Makes the answer to a request that is refused by its headers.
         """
         self._app = app
         self._most_bytes = most_bytes
-        self._refusal = refusal
-        self._before_body = before_body
+        self._guard = guard
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with its body counted."""
@@ -106,60 +126,46 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         holding: Holding | None = scope.get(HOLDING)
+        app: ASGIApp = self._app
         try:
-            refused = await self._refused(scope, holding)
-            if refused is not None:
+            try:
+                self._guard(scope)
+                self._check_size(scope, holding)
+            except Refusal as refusal:
+                app = response = self._refused(refusal, scope)
                 if coming(scope["headers"]):
-                    refused.headers["Connection"] = "close"
-                await refused(scope, receive, send)
-            else:
-                await self._counted(scope, receive, send, holding)
+                    response.headers["Connection"] = "close"
+            await app(scope, self._counted(receive, holding), send)
         finally:
             if holding is not None:
                 holding.end()
 
-    async def _refused(self, scope: Scope, holding: Holding | None) -> Response | None:
-        """The answer to a request that its headers alone refuse."""
-        for ask in self._before_body:
-            refused = await ask(scope)
-            if refused is not None:
-                return refused
+    def _check_size(self, scope: Scope, holding: Holding | None) -> None:
         size = announced(scope["headers"])
         if size > self._most_bytes:
-            return self._refusal(scope, TooLong())
-        if holding is not None and scope["path"] not in PROBES:
-            # Some of it may have come with the headers.
-            coming = max(0, size - holding.size)
-            if not holding.fits(coming):
-                return self._refusal(scope, NoRoom())
-        return None
+            raise too_long(self._most_bytes)
+        # Some of it may have come with the headers.
+        if (
+            holding is not None
+            and scope["path"] not in PROBES
+            and not holding.fits(max(0, size - holding.size))
+        ):
+            raise no_room()
 
-    async def _counted(
-        self, scope: Scope, receive: Receive, send: Send, holding: Holding | None
-    ) -> None:
+    def _counted(self, receive: Receive, holding: Holding | None) -> Receive:
         received = 0
-        has_begun = False
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._most_bytes:
-                raise TooLong
+                raise too_long(self._most_bytes)
             if received and holding is not None and not holding.fits():
-                raise NoRoom
+                raise no_room()
             return message
 
-        async def sending(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, counted, sending)
-        except TooLong as error:
-            if not has_begun:
-                await self._refusal(scope, error)(scope, receive, send)
+        return counted
 
 
 def coming(headers: Headers) -> int:

@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.rest.openapi import PREFIX
+from cassieq_spark.server.rest.operation import PREFIX
 from cassieq_spark.server.ui.page import PREFIX as UI
 
 if TYPE_CHECKING:

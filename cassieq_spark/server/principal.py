@@ -16,8 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import UNSIGNED, Claim, claim_of
+from cassieq_spark.accounts.signature import UNSIGNED, Claim, SignedRequest, claim_of
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
 from cassieq_spark.server.backend import Backend
@@ -71,7 +70,7 @@ class Gate:
         self,
         request: Request,
         *,
-        may: Callable[[Principal], None],
+        may: Callable[[Principal], object],
         allows_unsigned: bool = False,
     ) -> Principal:
         """Return who has made a request; its body stays readable.

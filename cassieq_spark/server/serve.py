@@ -23,7 +23,7 @@ from cassieq_spark.exporter.listen import cannot_listen, listening
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.connection import connection_class
 from cassieq_spark.server.entrance import TURN_BYTES, Entrance, reserve_files
-from cassieq_spark.server.rest.page import described
+from cassieq_spark.server.rest.openapi import described
 from cassieq_spark.server.ui.render import load_templates
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ MOST_WAITING: Final = 2_048
 """How many calls of an account may wait. Beyond that, an answer would come too late to be used, so
 the caller is told to come again."""
 
-_monotonic: Final = SystemClock().monotonic
+_clock: Final = SystemClock()
 
 
 class Busy(Exception):
@@ -78,7 +78,7 @@ class Turns:
             StoreTimeout: No place was free for it in time. Nothing was done.
         """
         account = acting.get() if account is None else account
-        loop, asked_s = asyncio.get_running_loop(), _monotonic()
+        loop, asked_s = asyncio.get_running_loop(), _clock.monotonic()
         try:
             await self.take(account, loop.time() + LONGEST_S)
         except TimeoutError:
@@ -89,7 +89,7 @@ class Turns:
 
         async def call() -> T:
             acting.set(account)
-            with one_call(LONGEST_S, waited_s=_monotonic() - asked_s):
+            with one_call(LONGEST_S, _clock, waited_s=_clock.monotonic() - asked_s):
                 return await work()
 
         task = loop.create_task(call())

@@ -20,7 +20,7 @@ from cassieq_spark.model.lanes import (
     longest_delay_us,
     shard_of,
 )
-from cassieq_spark.queue.schedule import Births
+from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.spark import arrays
 from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_input, stored
 from cassieq_spark.store import portal
@@ -176,7 +176,7 @@ class SortedLanes:
     def __init__(self, lane: Lane, sorting: Sorting) -> None:
         self._lane = lane
         self._sorting = sorting
-        self._births = Births()
+        self._due_lanes = DueLanes()
 
     async def lane(self, number: int) -> Lane:
         """The lane of this number, or an ordinary one if it is due and takes no messages any more.
@@ -187,7 +187,7 @@ class SortedLanes:
         """
         due = self._sorting.due_lane(number)
         if due is not None:
-            its_lane = await self._births.get(self._lane, due)
+            its_lane = await self._due_lanes.get(self._lane, due)
             if its_lane is not None:
                 return its_lane
             number = self._sorting.ordinary(due)

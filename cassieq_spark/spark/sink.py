@@ -24,7 +24,7 @@ from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.ahead import Ahead

@@ -6,17 +6,14 @@ a call that finds Cassandra away ends in time, however many others wait.
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.clock import SystemClock
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-_monotonic: Final = SystemClock().monotonic
+    from cassieq_spark.clock import Clock
 
 DEADLINE_S: Final = 20.0
 """The time for which one statement is retried."""
@@ -34,18 +31,12 @@ served by turns of accounts."""
 
 
 class Call:
-    """The time that a call has waited since the last answer, in all of its tasks. Thread-safe.
+    """The time that a call has waited since the last answer, in all of its tasks.
 
     An answer starts the count again. The call's own work does not count.
     """
 
-    def __init__(
-        self,
-        most_s: float,
-        *,
-        waited_s: float = 0.0,
-        monotonic: Callable[[], float] = _monotonic,
-    ) -> None:
+    def __init__(self, most_s: float, clock: Clock, *, waited_s: float = 0.0) -> None:
         """Prepare.
 
         Args:
@@ -53,38 +44,33 @@ class Call:
         """
         self._most_s = most_s
         self._silent_s = waited_s
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
+        self._clock = clock
         self._waits = 0
         self._since_s = 0.0
 
     @property
     def left_s(self) -> float:
         """The time that the call may still wait; less than 0 if it is over."""
-        with self._lock:
-            return self._most_s - self._silent_s - self._this_s()
+        return self._most_s - self._silent_s - self._this_s()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time of this block, once if several tasks wait at the same time."""
-        with self._lock:
-            if not self._waits:
-                self._since_s = self._monotonic()
-            self._waits += 1
+        if not self._waits:
+            self._since_s = self._clock.monotonic()
+        self._waits += 1
         try:
             yield
         finally:
-            with self._lock:
-                this_s = self._this_s()
-                self._waits -= 1
-                if not self._waits:
-                    self._silent_s += this_s
+            this_s = self._this_s()
+            self._waits -= 1
+            if not self._waits:
+                self._silent_s += this_s
 
     def heard(self) -> None:
         """Note that the store has answered."""
-        with self._lock:
-            self._silent_s = 0.0
-            self._since_s = self._monotonic()
+        self._silent_s = 0.0
+        self._since_s = self._clock.monotonic()
 
     def _this_s(self) -> float:
-        return self._monotonic() - self._since_s if self._waits else 0.0
+        return self._clock.monotonic() - self._since_s if self._waits else 0.0

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -22,7 +23,6 @@ from cassandra import Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import jitter, new_uuid
 from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError
 from cassieq_spark.store import retries
 from cassieq_spark.store.call import DEADLINE_S
@@ -30,8 +30,9 @@ from cassieq_spark.store.side_by_side import in_turn, present
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from cassieq_spark.clock import Clock
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
@@ -202,7 +203,8 @@ class _Answer(NamedTuple):
 class _RowLocks:
     """One lock per row in use: a client has one CAS in flight per row (G2)."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
@@ -211,7 +213,7 @@ class _RowLocks:
         lock, users = self._users.get(key, (asyncio.Lock(), 0))
         self._users[key] = (lock, users + 1)
         try:
-            async with in_turn(lock, f"row {key}", at_most_s):
+            async with in_turn(lock, f"row {key}", at_most_s, self._clock):
                 yield
         finally:
             lock, users = self._users.pop(key)
@@ -224,7 +226,7 @@ class CasSender:
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._locks = _RowLocks()
+        self._locks = _RowLocks(session.clock)
         self._durations_s: deque[float] = deque([FIRST_GUESS_S], maxlen=64)
 
     @property
@@ -257,7 +259,7 @@ class CasSender:
             SchemaMissing: The table does not exist.
         """
         async with self._holding(statement, key):
-            version = self._next_version(before, mark or new_uuid())
+            version = self._next_version(before, mark or self._session.entropy.new_uuid())
             params = bind(version)
             base = 0 if before is None else before.row_version
             answer = await self._answered(statement, params)
@@ -338,12 +340,10 @@ class CasSender:
         clock = self._session.clock
         at_most_s = self._session.left_s(DEADLINE_S)
         is_first = True
-        sent_times = 0
         deadline = clock.monotonic() + at_most_s
-        for pause in _pauses():
+        for sent_times in count(1):
             try:
                 sent = clock.monotonic()
-                sent_times += 1
                 # The last sending may take the rest of the time.
                 with self._session.within(deadline - sent):
                     rows = await self._session.run_once(statement, params)
@@ -365,7 +365,8 @@ class CasSender:
                     if is_first:
                         raise self._session.translated(error, statement.name, waited) from error
                     raise _unanswered(statement, error, waited) from error
-                pause_s = min(pause, at_most_s / 4)
+                pause_s = self._session.entropy.jitter(_RESEND_BASE_S, min(sent_times - 1, 5))
+                pause_s = min(pause_s, at_most_s / 4)
                 retries.tell(statement, error, sent=sent_times, pause_s=pause_s, left_s=left_s)
                 await clock.sleep(pause_s)
                 metrics.RETRIES.inc()
@@ -389,10 +390,3 @@ def _ambiguous(statement: Statement, why: str) -> CasAmbiguous:
         f"statement {statement.name!r} was not answered when it was first sent, and may have been "
         f"applied then ({why}). The next caller settles the row"
     )
-
-
-def _pauses() -> Iterator[float]:
-    attempt = 0
-    while True:
-        yield jitter(_RESEND_BASE_S, min(attempt, 5))
-        attempt += 1

@@ -34,7 +34,7 @@ from cassandra.policies import (
     FallthroughRetryPolicy,
     TokenAwarePolicy,
 )
-from cassandra.query import BatchStatement, BatchType, named_tuple_factory
+from cassandra.query import BatchStatement, BatchType, SimpleStatement, named_tuple_factory
 from cassandra.segment import (
     CRC24_LENGTH,
     CRC32_INITIAL,
@@ -45,14 +45,13 @@ from cassandra.segment import (
     compute_crc24,
 )
 
-from cassieq_spark.errors import UsageError
 from cassieq_spark.store.folded import fold
 from cassieq_spark.store.process import clusters
 from cassieq_spark.store.statements import Kind
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from cassandra.query import PreparedStatement
 
@@ -69,7 +68,7 @@ _preparing = threading.local()
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return record.msg != "Error preparing query:" or not hasattr(_preparing, "here")
+    return record.msg != "Error preparing query:" or not hasattr(_preparing, "timeout_s")
 
 
 logging.getLogger("cassandra.cluster").addFilter(_is_news)
@@ -299,36 +298,40 @@ class _Session(Session):  # type: ignore[misc]  # the driver has no types
     The driver (3.30) gives that request ten seconds, whatever the caller's limits are.
     """
 
-    request_s: Callable[[], float]
-
     @property
     def default_timeout(self) -> float:
         """The timeout of a request without a timeout of its own."""
-        return self.request_s()
+        return getattr(_preparing, "timeout_s", REQUEST_TIMEOUT_S)
 
 
-def with_limits(session: Session, request_s: Callable[[], float]) -> Session:
-    """Make a session prepare statements within limits.
-
-    Args:
-        request_s: Returns the timeout of a request that begins now.
-    """
+def with_limits(session: Session) -> Session:
+    """Make a session prepare statements within the limits that `prepare` gets."""
     session.__class__ = _Session  # the driver offers no option for the class
-    session.request_s = request_s
     return session
 
 
-def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedStatement:
+def as_text(statement: Statement, keyspace: str) -> SimpleStatement:
+    """Return a statement that is sent as it is, with its consistency."""
+    return SimpleStatement(
+        statement.cql.format(ks=keyspace),
+        consistency_level=statement.consistency,
+        is_idempotent=True,
+    )
+
+
+def prepare(
+    session: Session, statement: Statement, keyspace: str, timeout_s: float
+) -> PreparedStatement:
     """Prepare a statement, with its consistency.
 
     A failure is only raised: the driver would also log it as an error with a traceback. For
     `schema.apply` it is not an error if the keyspace does not exist yet.
     """
-    _preparing.here = True
+    _preparing.timeout_s = timeout_s
     try:
         prepared = session.prepare(statement.cql.format(ks=keyspace))
     finally:
-        del _preparing.here
+        del _preparing.timeout_s
     prepared.consistency_level = statement.consistency
     if statement.kind is Kind.CAS:
         prepared.serial_consistency_level = statement.serial_consistency
@@ -338,20 +341,20 @@ def prepare(session: Session, statement: Statement, keyspace: str) -> PreparedSt
     return prepared
 
 
-def request(
-    prepared: PreparedStatement, rows: Sequence[tuple[Any, ...]]
-) -> tuple[Any] | tuple[PreparedStatement, tuple[Any, ...]]:
+def query_of(
+    ready: PreparedStatement | SimpleStatement, rows: Sequence[tuple[Any, ...]]
+) -> tuple[Any] | tuple[Any, tuple[Any, ...]]:
     """Return the first arguments of ``execute_async`` for a write of rows of one partition.
 
     Several rows are a batch. It is one mutation, since all rows are in one partition, so it needs
     no batch log, and Cassandra applies no batch size limit to it (CASSANDRA-10876; probed).
     """
     if len(rows) == 1:
-        return prepared, rows[0]
-    batch = BatchStatement(BatchType.UNLOGGED, consistency_level=prepared.consistency_level)
-    batch.is_idempotent = prepared.is_idempotent
+        return ready, rows[0]
+    batch = BatchStatement(BatchType.UNLOGGED, consistency_level=ready.consistency_level)
+    batch.is_idempotent = ready.is_idempotent
     for row in rows:
-        batch.add(prepared, row)
+        batch.add(ready, row)
     return (batch,)
 
 
@@ -374,17 +377,3 @@ def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
     """Return SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
     login = options.login
     return login and PlainTextAuthProvider(login.username, login.password.reveal())
-
-
-def checked(
-    made: Cluster, datacenter: str | None, nodes: Collection[str], options: ConnectionOptions
-) -> str:
-    """Return the local data centre; disconnect, and raise UsageError, if it does not exist."""
-    known = sorted(nodes)
-    if known and datacenter not in known:
-        made.shutdown()
-        raise UsageError(
-            f"the cluster at {options.addresses} has no data centre {datacenter!r}; it has "
-            f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
-        )
-    return str(datacenter)

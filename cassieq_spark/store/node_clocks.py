@@ -5,33 +5,27 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Reading
+from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Reading, within
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.statements import READ_NODE_TIME
 from cassieq_spark.store.translate import DRIVER_ERRORS
+from cassieq_spark.store.transport import Page, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from weakref import ref
 
-    from cassandra.cluster import Session
-    from cassandra.pool import Host
-
-    from cassieq_spark.clock import ClusterClock
-    from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.clock import Clock, ClusterClock
+    from cassieq_spark.store.transport import Node, Transport
 
 MOST_NODES: Final = 5
 """The most nodes to ask in a larger data centre: two of them may be wrong."""
 
 ANSWERS_WITHIN_S: Final = 1.0
 """The time after which a node counts as silent; a stopped node delays a measurement by this."""
-
-# Unlike now(), this goes back when the node's clock is set back: a node's timeuuids only ascend,
-# and would stand still until the wrong time has come.
-_ASK: Final = "SELECT currentTimestamp() AS now FROM system.local"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HALF_A_STEP_US: Final = 500
@@ -46,58 +40,70 @@ class NodeClocks:
     It always asks the same nodes, while they are up, so clients agree even if nodes do not.
     """
 
-    def __init__(self, session: Session, datacenter: str, check_open: Callable[[], None]) -> None:
-        self._session = session
-        self._datacenter = datacenter
+    def __init__(self, transport: Transport, check_open: Callable[[], None]) -> None:
+        self._transport = transport
         self._check_open = check_open
 
-    def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+    async def __call__(self, base: Clock, but: Collection[str]) -> Answers:
         """See `Ask`.
 
         Raises:
             UsageError: The client is closed.
         """
         self._check_open()
-        answered: SimpleQueue[Reading | None] = SimpleQueue()
-
-        def ask(host: Host) -> None:
-            node = str(host.address)
-            sent_s = stopwatch()
-
-            # This runs in the driver's own thread: the present one may wait long for its turn on a
-            # busy machine.
-            def note(rows: list[Any]) -> None:
-                back_s = stopwatch()
-                there_us = _us_of(rows[0].now) + _HALF_A_STEP_US
-                answered.put(Reading(node=node, sent_s=sent_s, back_s=back_s, there_us=there_us))
-
-            try:
-                future = self._session.execute_async(_ASK, host=host, timeout=ANSWERS_WITHIN_S)
-            except DRIVER_ERRORS:
-                answered.put(None)
-                return
-            future.add_callbacks(note, lambda _: answered.put(None))
-
-        hosts = [host for host in self._hosts() if host.address not in but]
-        for host in hosts:
-            ask(host)
-        readings: dict[str, Reading] = {}
-        # The driver reports each answer and each timeout, but the client may be closed meanwhile.
-        with suppress(Empty):
-            for _ in hosts:
-                told = answered.get(timeout=2 * ANSWERS_WITHIN_S)
-                if told is not None:
-                    readings[told.node] = told
+        try:
+            await self._transport.prepare(READ_NODE_TIME, ANSWERS_WITHIN_S)
+        except DRIVER_ERRORS:
+            return Answers(readings=())
+        nodes = [node for node in self._nodes() if node.address not in but]
+        asked = [self._ask(node, base) for node in nodes]
+        # The transport reports each answer and each timeout, but may be closed meanwhile.
+        with suppress(TimeoutError):
+            async with within(2 * ANSWERS_WITHIN_S, base):
+                for one in asked:
+                    await one
+        told = (one.result() for one in asked if one.done() and not one.cancelled())
+        readings = tuple(one for one in told if one is not None)
         return Answers(
-            readings=tuple(readings.values()),
-            silent=frozenset(str(host.address) for host in hosts) - readings.keys(),
+            readings=readings,
+            silent=frozenset(node.address for node in nodes) - {one.node for one in readings},
         )
 
-    def _hosts(self) -> list[Host]:
-        known = self._session.cluster.metadata.all_hosts()
-        local = [host for host in known if host.datacenter == self._datacenter]
-        local.sort(key=lambda host: (host.is_up is False, str(host.host_id)))
+    def _ask(self, node: Node, base: Clock) -> asyncio.Future[Reading | None]:
+        """Ask one node; None: it does not answer."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Reading | None] = loop.create_future()
+        sent_s = base.monotonic()
+
+        # This runs in the driver's own thread: the present one may wait long for its turn on a busy
+        # machine.
+        def note(told: Page | BaseException) -> None:
+            back_s = base.monotonic()
+            reading = None
+            if isinstance(told, Page):
+                there_us = _us_of(told.rows[0].now) + _HALF_A_STEP_US
+                reading = Reading(
+                    node=node.address, sent_s=sent_s, back_s=back_s, there_us=there_us
+                )
+            with suppress(RuntimeError):  # the interpreter ends
+                loop.call_soon_threadsafe(_tell, answer, reading)
+
+        request = Request(
+            statement=READ_NODE_TIME, rows=[()], timeout_s=ANSWERS_WITHIN_S, node=node
+        )
+        self._transport.send(request, note)
+        return answer
+
+    def _nodes(self) -> list[Node]:
+        datacenter = self._transport.datacenter
+        local = [node for node in self._transport.nodes() if node.datacenter == datacenter]
+        local.sort(key=lambda node: (node.is_up is False, str(node.host_id)))
         return local[:MOST_NODES]
+
+
+def _tell(answer: asyncio.Future[Reading | None], reading: Reading | None) -> None:
+    if not answer.done():
+        answer.set_result(reading)
 
 
 def warn_of(wrong: Mapping[str, float]) -> None:
@@ -111,11 +117,11 @@ def _us_of(time: datetime) -> int:
     return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
-async def keep_time(clock: ref[ClusterClock], session: ref[CqlSession]) -> None:
+async def keep_time(clock: ref[ClusterClock], base: Clock) -> None:
     """Measure the cluster's time again each minute, even if the client does nothing (G6)."""
-    while (of := session()) is not None and not of.is_closed:
-        del of
-        await asyncio.sleep(MEASURE_EVERY_S)
-        if (one := clock()) is not None:
-            one.keep()
-            del one
+    while True:
+        await base.sleep(MEASURE_EVERY_S)
+        if (one := clock()) is None:
+            return
+        await one.renew()
+        del one

@@ -8,24 +8,29 @@ from weakref import WeakSet
 
 from cassandra.cluster import _discard_cluster_shutdown
 
-from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from cassandra.cluster import Cluster
+
+    from cassieq_spark.clock import Clock
 
 clusters: Final[WeakSet[Cluster]] = WeakSet()
 """The clusters of this process's clients. A forked child must not shut them down when it ends:
 the driver would wait for threads that do not exist."""
 
 
-class Home(SystemClock):
-    """This machine's clock in the process that opened a client.
+class Home:
+    """This machine's clock in the process that opened a client; a `Clock`.
 
     All that a client does asks it for the time. So each use in another process fails at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, base: Clock) -> None:
+        self._base = base
         self._pid = os.getpid()
 
     @property
@@ -45,17 +50,25 @@ class Home(SystemClock):
     def now_us(self) -> int:
         """See `Clock`."""
         self.check()
-        return super().now_us()
+        return self._base.now_us()
 
     def monotonic(self) -> float:
         """See `Clock`."""
         self.check()
-        return super().monotonic()
+        return self._base.monotonic()
 
     def wait(self, seconds: float) -> None:
         """See `Clock`."""
         self.check()
-        super().wait(seconds)
+        self._base.wait(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
+        await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """See `Clock`."""
+        return self._base.call_later(seconds, call)
 
 
 class OfOneProcess:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import ReplicationDiffers, UsageError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.statements import READ_REPLICATION
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
@@ -116,10 +117,7 @@ def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
 
 async def _read(session: CqlSession) -> dict[str, str] | None:
     """Read the keyspace's replication; None if no keyspace has that name."""
-    row = await session.raw_one(
-        "SELECT replication FROM system_schema.keyspaces "  # noqa: S608 - a checked name
-        f"WHERE keyspace_name = '{session.keyspace}'"
-    )
+    row = await session.one(READ_REPLICATION)
     return None if row is None else dict(row.replication)
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from cassandra import OperationTimedOut, Timeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
-from cassieq_spark.entropy import jitter
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store.driver import LoginRefused
 
 if TYPE_CHECKING:
+    from cassieq_spark.entropy import Entropy
     from cassieq_spark.store.statements import Statement
 
 _logger = get_logger("store")
@@ -39,9 +39,9 @@ class Waited:
         return f"{self.seconds:.1f} s, sent {times}"
 
 
-def pause_s(sent: int) -> float:
+def pause_s(sent: int, entropy: Entropy) -> float:
     """Return the pause of `CqlSession.run` before it retries: random, and longer each time."""
-    return min(_LONGEST_PAUSE_S, jitter(_FIRST_PAUSE_S, min(sent - 1, 6)))
+    return min(_LONGEST_PAUSE_S, entropy.jitter(_FIRST_PAUSE_S, min(sent - 1, 6)))
 
 
 def tell(

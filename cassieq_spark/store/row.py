@@ -9,7 +9,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.entropy import uuid_at
 from cassieq_spark.errors import CasAmbiguous, CassieqError
 from cassieq_spark.log import get_logger
 from cassieq_spark.model.rows import events
@@ -19,7 +18,7 @@ from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.store.cas import Applied, Evicted
 from cassieq_spark.store.row_port import error_of, is_late_hint, race_pause_s
 from cassieq_spark.store.side_by_side import LEAST_S, begin_for_all, present
-from cassieq_spark.store.timer import LONGEST_WAIT_S, Timer
+from cassieq_spark.store.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -157,7 +156,9 @@ class Row:
         """Queue an intent; return its answer, or that it was not sent within its caller's limit."""
         self._last += 1
         ticket, deadline_s = self._last, self._deadline_s()
-        answer = self._callers[ticket] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer | events.Granted] = asyncio.get_running_loop().create_future()
+        self._callers[ticket] = answer
+        limit = Timer(self._session.clock, partial(self._end, ticket, answer))
         try:
             self._queue(
                 events.Queued(
@@ -168,18 +169,15 @@ class Row:
                     more_come=True,
                 )
             )
+            limit.set(deadline_s)
             with present().waiting():
-                while not answer.done():
-                    left_s = deadline_s - self._session.clock.monotonic()
-                    await asyncio.wait([answer], timeout=min(max(left_s, 0.0), LONGEST_WAIT_S))
-                    if not answer.done() and deadline_s <= self._session.clock.monotonic():
-                        self._end(ticket, answer)
+                return await answer
         except BaseException:
             self._step(events.Left(ticket=ticket))
             raise
         finally:
+            limit.set(inf)
             del self._callers[ticket]
-        return answer.result()  # type: ignore[no-any-return]  # which mypy loses in the loop
 
     def _end(self, ticket: int, answer: asyncio.Future[Answer | events.Granted]) -> None:
         """End the wait of a caller."""
@@ -312,7 +310,7 @@ class Row:
             now_us=now_us,
             at_s=self._session.clock.monotonic(),
             spare_us=self._sender.spare_us,
-            new_id=partial(uuid_at, now_us),
+            new_id=partial(self._session.entropy.uuid_at, now_us),
             passed=self._port.passed(),
         )
 

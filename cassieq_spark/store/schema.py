@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from cassieq_spark.errors import SchemaMismatch, SchemaMissing, StoreUnavailable, UsageError
 from cassieq_spark.log import event, get_logger
@@ -11,7 +10,7 @@ from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.store import replication, statements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from cassieq_spark.store.session import CqlSession
 
@@ -137,8 +136,6 @@ _logger = get_logger("store")
 async def apply(
     session: CqlSession,
     asked: Mapping[str, object] | None,
-    *,
-    new_uuid: Callable[[], UUID],
 ) -> None:
     """Create missing parts of keyspace and tables, prove the cluster fit, record the version.
 
@@ -160,7 +157,7 @@ async def apply(
             f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
         )
     await _refuse_another_version(session)
-    await _prove_timestamps(session, new_uuid)
+    await _prove_timestamps(session)
     await _warn_of_paxos_v1(session)
     await session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
 
@@ -209,12 +206,12 @@ def _other_version(session: CqlSession, found: int | None) -> SchemaMismatch:
     )
 
 
-async def _prove_timestamps(session: CqlSession, new_uuid: Callable[[], UUID]) -> None:
+async def _prove_timestamps(session: CqlSession) -> None:
     """Write with each kind of timestamp that the protocol uses, and read it back [R23].
 
     The largest is that of a deleted queue's pointer; a drop writes one day ahead.
     """
-    key = f"probe:{new_uuid()}"
+    key = f"probe:{session.entropy.new_uuid()}"
     for stamp in (1, session.clock.now_us() + _DAY_US, DELETED):
         try:
             await session.run(statements.PROBE_TIMESTAMP, (stamp, str(stamp), key))
@@ -235,8 +232,6 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
 
 async def _warn_of_paxos_v1(session: CqlSession) -> None:
     """Warn of Paxos v1, Cassandra's default: it is not safe across range movements [P21]."""
-    row = await session.raw_one(
-        "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'"
-    )
+    row = await session.one(statements.READ_PAXOS_VARIANT)
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from cassieq_spark.store.side_by_side import Patience
     from cassieq_spark.store.statements import Statement
-
-
-class Interceptor(Protocol):
-    """A hook that fault tests put around every statement; None in production."""
-
-    def around(
-        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
-    ) -> Any:
-        """Call ``proceed`` zero or more times and return its result, or raise a driver error."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,42 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import contextmanager
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
-from cassandra.policies import DCAwareRoundRobinPolicy
-
 from cassieq_spark import metrics
-from cassieq_spark.clock import ClusterClock
-from cassieq_spark.entropy import new_uuid
+from cassieq_spark.clock import ClusterClock, SystemClock
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
-from cassieq_spark.store import caller, driver, portal, retries, side_by_side, tls
-from cassieq_spark.store.bridge import Bridge, spawn
+from cassieq_spark.store import portal, retries, side_by_side
+from cassieq_spark.store.bridge import Bridge
 from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
+from cassieq_spark.store.driver import REQUEST_TIMEOUT_S
+from cassieq_spark.store.driver_transport import DriverTransport
 from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
 from cassieq_spark.store.process import Home
 from cassieq_spark.store.sent import Sent
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
-from cassieq_spark.store.translate import (
-    DRIVER_ERRORS,
-    translate,
-    why_shut_out,
-    why_unconnected,
-)
+from cassieq_spark.store.translate import DRIVER_ERRORS, translate, why_shut_out
+from cassieq_spark.store.transport import Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from uuid import UUID
 
-    from cassandra.query import PreparedStatement
-
+    from cassieq_spark.clock import Clock
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
+    from cassieq_spark.store.bridge import Answer
     from cassieq_spark.store.call import Call
+    from cassieq_spark.store.transport import Transport
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,19 +52,32 @@ class CqlSession:
     It does not pickle or survive a fork.
 
     Attributes:
-        home: The process that connected.
+        home: This machine's clock, in the process that connected.
         client_id: Names this session in the tags of its CASes (G2); new with each session.
+        transport: Sends what the session is asked for. A test may put another one around it.
         node_clocks: Asks the nodes for their time.
         clock: Cluster time, measured by the nodes' clocks (G6).
-        counts: Statements sent, by name.
+        entropy: Draws all random values of the client.
         looks: The scans of programs' gets, with places of their own: each needs some of `map`'s.
         is_closed: Whether `close` was called.
         patience_s: How much longer than `DEADLINE_S` a statement is retried (`store.shared`),
             unless `within` says otherwise.
     """
 
-    def __init__(self, options: ConnectionOptions) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        *,
+        transport: Transport | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
         """Connect.
+
+        Args:
+            transport: Default: the driver's, which connects here.
+            clock: This machine's time, from which cluster time is carried on.
+            entropy: Default: the operating system's.
 
         Raises:
             OptionInvalid: A certificate or key file cannot be used; the error names it.
@@ -80,55 +89,30 @@ class CqlSession:
         """
         self.options = options
         self.keyspace = options.keyspace
-        self.client_id: UUID = new_uuid()
+        self.entropy = entropy or Entropy()
+        self.client_id: UUID = self.entropy.new_uuid()
         self.patience_s = 0.0
         self.is_closed = False
-        self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
-        context = None if options.tls is None else tls.Files(options.tls)
-        self.home = clock = Home()
-        made, began_s = None, clock.monotonic()
-        try:
-            # This looks host names up, too, and fails if none of them has an address.
-            self._cluster = made = driver.cluster(options, self._local, context)
-            self._session = driver.with_limits(made.connect(), self._request_s)
-        except DRIVER_ERRORS as error:
-            waited_s = clock.monotonic() - began_s
-            if made is not None:
-                made.shutdown()
-                # With a wrong data centre the driver finds nodes, but none that it may talk to.
-                self._check_datacenter()
-            raise why_unconnected(error, options, context, waited_s) from error
-        # The server's clock orders plain writes: a client's clock could be minutes off [R9].
-        # Pointers carry their value as the timestamp (G4).
-        self._session.use_client_timestamp = False
-        self._failures = self._cluster.connection_class.failures
-        self.datacenter = self._check_datacenter()
-        self._side_by_side = SideBySide(clock.monotonic)
-        self.looks = SideBySide(clock.monotonic)
-        self.node_clocks = NodeClocks(self._session, self.datacenter, self._check_open)
-        self.clock = ClusterClock(
-            clock,
-            self.node_clocks,
-            tell=warn_of,
-            left_s=self.left_s,
-            spawn=spawn,
-            may_wait=lambda: not portal.is_here(),
+        self.home = base = Home(clock or SystemClock())
+        self.transport = transport or DriverTransport(options, base)
+        self.datacenter = self.transport.datacenter
+        self._bridge = Bridge()
+        self._side_by_side = SideBySide(base)
+        self.looks = SideBySide(base)
+        self.node_clocks = NodeClocks(self.transport, self.check_open)
+        self.clock = self._measured = ClusterClock(
+            base, self.node_clocks, tell=warn_of, spawn=portal.start
         )
-        spawn(self.clock.begin)
-        self._bridge = Bridge(
-            self._session,
-            self.keyspace,
-            request_s=self._request_s,
-            check_open=self._check_open,
-            clock=self.clock,
-        )
-        self.counts = self._bridge.counts
         try:
-            self.clock.settle()  # the event loop must not wait for it
-            portal.start(keep_time(ref(self.clock), ref(self)))
+            self._keeper = portal.run(self._begin())
         except BaseException:
-            self._cluster.shutdown()
+            self.transport.close()
             raise
+
+    async def _begin(self) -> asyncio.Task[None]:
+        """Measure the time; begin to measure it each minute."""
+        await self._measured.settle()
+        return asyncio.get_running_loop().create_task(keep_time(ref(self._measured), self.home))
 
     async def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write; retry it until the deadline if it was not answered.
@@ -157,22 +141,27 @@ class CqlSession:
 
     async def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
         """Send a statement once and raise the driver's own error: for `store/cas.py` alone."""
-        answer = await self._bridge.send(statement, [tuple(params)])
+        answer = await self._send(statement, [tuple(params)])
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     @property
+    def counts(self) -> Counter[str]:
+        """The statements sent, by name."""
+        return self.transport.counts
+
+    @property
     def refusal(self) -> CassieqError | None:
         """The reason why nodes refuse this client; None: one is connected, or none answers."""
-        is_connected = any(pool.open_count for pool in self._session.get_pools())
-        return None if is_connected else why_shut_out(self._failures, self.options)
+        transport = self.transport
+        return None if transport.is_connected else why_shut_out(transport.failures, self.options)
 
     def translated(
         self, error: BaseException, name: str, waited: retries.Waited | None = None
     ) -> CassieqError:
         """Return the error that a caller sees."""
-        return translate(error, name, self.options, self._failures, waited)
+        return translate(error, name, self.options, self.transport.failures, waited)
 
     def start(self, statement: Statement, params: Sequence[Any]) -> Sent:
         """Send without waiting, within this block's limits; `finish` or `answer` takes it, once."""
@@ -183,10 +172,8 @@ class CqlSession:
 
         Each is finished by itself, and retried by itself if the request was not answered.
         """
-        if self._bridge.interceptor is not None and len(rows) > 1:
-            return [self.start(statement, params) for params in rows]
         together = [self._sent(statement, params) for params in rows]
-        answer = self._bridge.send(statement, [sent.params for sent in together])
+        answer = self._send(statement, [sent.params for sent in together])
 
         def note(answer: asyncio.Future[list[Any] | BaseException]) -> None:
             if answer.exception() is not None or isinstance(answer.result(), BaseException):
@@ -241,19 +228,19 @@ class CqlSession:
         first error no more items begin. It is raised when all items under way have ended, so that
         none goes on unseen and no caller waits for more than one deadline.
         """
-        self._check_open()
+        self.check_open()
         return await self._side_by_side.map(work, items)
 
     async def each(
         self, work: Callable[[T], Awaitable[R]], items: Iterable[T]
     ) -> list[R | CassieqError]:
         """Run ``work`` as `map` does; an item's error is its result, and all others run [T5]."""
-        self._check_open()
+        self.check_open()
         return await self._side_by_side.each(work, items)
 
     def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
         """Begin one item as a task of the session; nobody needs to wait for it [T5]."""
-        self._check_open()
+        self.check_open()
         return self._side_by_side.begin(work, item)
 
     @contextmanager
@@ -271,7 +258,7 @@ class CqlSession:
 
     def call(self) -> AbstractContextManager[Call]:
         """Work as one call of the client: it ends in time, whatever it has to wait for."""
-        return side_by_side.one_call(self._most_s() + AFTERWARDS_S)
+        return side_by_side.one_call(self._most_s() + AFTERWARDS_S, self.clock)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """Return for how long a statement that begins now is retried, in seconds.
@@ -288,32 +275,14 @@ class CqlSession:
             StoreUnavailable: No node answered in time.
             UsageError: The cluster refuses it.
         """
-        await self._executed("define", ddl, timeout=DEADLINE_S)
-
-    async def raw_one(self, cql: str) -> Any | None:
-        """Return the first row of a plain read of the cluster's own tables."""
-        return (await self._executed("raw_one", cql)).one()
-
-    async def _executed(self, name: str, cql: str, **more: float) -> Any:
         try:
-            return await caller.in_a_thread(partial(self._session.execute, cql, **more))
+            await self.transport.define(ddl, DEADLINE_S)
         except DRIVER_ERRORS as error:
-            raise self.translated(error, name) from error
+            raise self.translated(error, "define") from error
 
     def nodes(self) -> Counter[str]:
         """Return how many nodes each data centre of the cluster has, up or not."""
-        known = (host.datacenter for host in self._cluster.metadata.all_hosts())
-        return Counter(name for name in known if name)
-
-    async def prepare(self, statement: Statement) -> PreparedStatement:
-        """Return the prepared form, which carries both consistencies (G1) [P20]."""
-        return await self._bridge.prepare(statement)
-
-    interceptor = property(
-        lambda self: self._bridge.interceptor,
-        lambda self, one: setattr(self._bridge, "interceptor", one),
-        doc="See `Interceptor`; None in production.",
-    )
+        return Counter(node.datacenter for node in self.transport.nodes() if node.datacenter)
 
     def close(self) -> None:
         """Disconnect. Idempotent; does nothing in a forked child."""
@@ -325,11 +294,16 @@ class CqlSession:
         try:
             portal.wait_for_what_was_left()
             self.is_closed = True
-            portal.run(self._side_by_side.close())
-            portal.run(self.looks.close())
+            portal.run(self._ended())
         finally:
             self.is_closed = True
-            self._cluster.shutdown()
+            self.transport.close()
+
+    async def _ended(self) -> None:
+        """Return when all work that was begun has ended."""
+        self._keeper.cancel()
+        await self._side_by_side.close()
+        await self.looks.close()
 
     def __enter__(self) -> Self:
         """Return the session, which closes at the end of the block."""
@@ -339,7 +313,12 @@ class CqlSession:
         """Disconnect."""
         self.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise an error if no statement may be sent any more.
+
+        Raises:
+            UsageError: The client is closed, or belongs to the parent of this process.
+        """
         self.home.check()
         if self.is_closed:
             raise UsageError(
@@ -348,6 +327,31 @@ class CqlSession:
 
     def _most_s(self, at_most_s: float | None = None) -> float:
         return (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
+
+    def _send(self, statement: Statement, rows: Sequence[tuple[Any, ...]]) -> Answer:
+        """Send rows of one partition in one request; at once if the statement is prepared.
+
+        Nobody cancels a statement that was sent: its outcome would be unknown.
+        """
+        if self._measured.is_in_doubt or not self.transport.is_ready(statement):
+            return asyncio.get_running_loop().create_task(self._sent_later(statement, rows))
+        self.check_open()
+        request = Request(statement=statement, rows=rows, timeout_s=self._request_s())
+        return self._bridge.send(self.transport, request)
+
+    async def _sent_later(
+        self, statement: Statement, rows: Sequence[tuple[Any, ...]]
+    ) -> list[Any] | BaseException:
+        """Send after what has to be done first; see `_send`."""
+        if self._measured.is_in_doubt:
+            # The statement may be a claim, by the time after this (I2) [T13].
+            await self._measured.settle()
+        self.check_open()
+        try:
+            await self.transport.prepare(statement, self._request_s())
+        except DRIVER_ERRORS as error:
+            return error
+        return await self._send(statement, rows)
 
     def _sent(self, statement: Statement, params: Sequence[Any]) -> Sent:
         return Sent(
@@ -373,14 +377,14 @@ class CqlSession:
                 metrics.RETRIES.inc(times > 1)
                 # The limit is for all sendings together: the last one may take the rest of it.
                 with side_by_side.limited(ends_s, inf):
-                    answer = await self._bridge.send(statement, [sent.params])
+                    answer = await self._send(statement, [sent.params])
                 if not isinstance(answer, BaseException):
                     break
                 problem = self._problem(answer, sent, times=times)
                 left_s = ends_s - self.clock.monotonic()
                 if left_s <= 0 or not isinstance(problem, StoreTimeout | StoreUnavailable):
                     raise problem from answer
-                pause_s = min(retries.pause_s(times - before), longest_s)
+                pause_s = min(retries.pause_s(times - before, self.entropy), longest_s)
                 retries.tell(statement, answer, sent=times, pause_s=pause_s, left_s=left_s)
                 await self.clock.sleep(pause_s)
         sent.limits.heard()
@@ -392,8 +396,4 @@ class CqlSession:
 
     def _request_s(self) -> float:
         """Return the timeout of one request."""
-        return min(driver.REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
-
-    def _check_datacenter(self) -> str:
-        wanted = self.options.datacenter or self._local.local_dc
-        return driver.checked(self._cluster, wanted, self.nodes(), self.options)
+        return min(REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from cassieq_spark.clock import within
 from cassieq_spark.errors import CassieqError, StoreTimeout
 from cassieq_spark.model.lines import Lines
 from cassieq_spark.store.call import Call, acting
+from cassieq_spark.store.timer import LONGEST_WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
         Iterator,
     )
     from contextlib import AbstractContextManager
+
+    from cassieq_spark.clock import Clock
 
 WIDTH: Final = 16
 """The most items under way at once, without those that wait for a silent key."""
@@ -43,9 +47,9 @@ class Places:
     one after the other, waits for each as long as any other call does.
     """
 
-    def __init__(self, width: int, monotonic: Callable[[], float]) -> None:
+    def __init__(self, width: int, clock: Clock) -> None:
         self._width = width
-        self._monotonic = monotonic
+        self._clock = clock
         self._lines: Lines[asyncio.Future[_Place]] = Lines()
         self._taken: deque[_Place] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -76,11 +80,10 @@ class Places:
             self._timer.cancel()
             self._timer = None
         if self._lines:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(self._left_s(), 1e-3), self._serve)
+            self._timer = self._clock.call_later(max(self._left_s(), 1e-3), self._serve)
 
     def _place(self) -> _Place:
-        found = _Place(self._monotonic())
+        found = _Place(self._clock.monotonic())
         self._taken.append(found)
         return found
 
@@ -89,7 +92,7 @@ class Places:
 
     def _left_s(self) -> float:
         """Return the time until a place becomes free by itself; 0 if one is free."""
-        now = self._monotonic()
+        now = self._clock.monotonic()
         while self._taken and now - self._taken[0].since_s >= SLOW_S:
             self._taken.popleft()
         return 0 if len(self._taken) < self._width else SLOW_S - (now - self._taken[0].since_s)
@@ -105,8 +108,8 @@ class _Place:
 class SideBySide:
     """One session's work for many keys at once, as tasks of its event loop."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._places = Places(WIDTH, monotonic)
+    def __init__(self, clock: Clock) -> None:
+        self._places = Places(WIDTH, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
@@ -251,13 +254,13 @@ def limited(until: float, each_s: float) -> Iterator[None]:
 
 
 @contextmanager
-def one_call(most_s: float, *, waited_s: float = 0.0) -> Iterator[Call]:
+def one_call(most_s: float, clock: Clock, *, waited_s: float = 0.0) -> Iterator[Call]:
     """Work as one `Call`, or as a part of the present one."""
     outer = _present.get()
     if outer.call is not None:
         yield outer.call
         return
-    call = Call(most_s, waited_s=waited_s)
+    call = Call(most_s, clock, waited_s=waited_s)
     token = _present.set(Patience(outer.until, outer.each_s, call))
     try:
         yield call
@@ -266,7 +269,9 @@ def one_call(most_s: float, *, waited_s: float = 0.0) -> Iterator[Call]:
 
 
 @asynccontextmanager
-async def in_turn(lock: asyncio.Lock, what: str, at_most_s: float) -> AsyncIterator[None]:
+async def in_turn(
+    lock: asyncio.Lock, what: str, at_most_s: float, clock: Clock
+) -> AsyncIterator[None]:
     """Hold a lock that other calls hold while they wait for Cassandra.
 
     Args:
@@ -277,9 +282,7 @@ async def in_turn(lock: asyncio.Lock, what: str, at_most_s: float) -> AsyncItera
     """
     try:
         with present().waiting():
-            if lock.locked():
-                await asyncio.wait_for(lock.acquire(), None if at_most_s == inf else at_most_s)
-            else:
+            async with within(min(at_most_s, LONGEST_WAIT_S), clock):
                 await lock.acquire()
     except TimeoutError:
         raise StoreTimeout(

@@ -26,6 +26,9 @@ class Kind(Enum):
     GLANCE = "glance"
     """A read of one replica. It decides and repairs nothing, so it may leave columns out [P4]."""
 
+    SYSTEM = "system"
+    """A read of a node's own tables, which is sent as text."""
+
 
 class Reach(Enum):
     """The replicas of which a quorum is made."""
@@ -53,7 +56,7 @@ class Statement:
         """The consistency of a read or plain write; of a CAS, the level of its commit."""
         if self.kind is Kind.SERIAL_READ:
             return self.serial_consistency
-        if self.kind is Kind.GLANCE:
+        if self.kind in {Kind.GLANCE, Kind.SYSTEM}:
             return int(ConsistencyLevel.LOCAL_ONE)
         return int(
             ConsistencyLevel.LOCAL_QUORUM if self.reach is Reach.HOME else ConsistencyLevel.QUORUM
@@ -395,4 +398,18 @@ PROBE_TIMESTAMP: Final = _statement(
     "probe_timestamp", Kind.WRITE,
     "UPDATE {ks}.meta USING TIMESTAMP ? AND TTL 60 SET value = ? WHERE key = ?",
     Reach.WORLD,
+)  # fmt: skip
+
+# Unlike now(), this goes back when the node's clock is set back: a node's timeuuids only ascend,
+# and would stand still until the wrong time has come.
+READ_NODE_TIME: Final = _statement(
+    "read_node_time", Kind.SYSTEM, "SELECT currentTimestamp() AS now FROM system.local",
+)  # fmt: skip
+READ_REPLICATION: Final = _statement(
+    "read_replication", Kind.SYSTEM,
+    "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = '{ks}'",
+)  # fmt: skip
+READ_PAXOS_VARIANT: Final = _statement(
+    "read_paxos_variant", Kind.SYSTEM,
+    "SELECT value FROM system_views.settings WHERE name = 'paxos_variant'",
 )  # fmt: skip

@@ -63,6 +63,7 @@ class Store:
         self.sender = sender
         self.session = session
         self.clock = session.clock
+        self.entropy = session.entropy
         self.queues = Queues(session, sender)
         self.sinks = Sinks(session, sender)
         self.accounts = Accounts(session, sender)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import Context
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from cassieq_spark.clock import Clock
@@ -18,8 +17,6 @@ LONGEST_WAIT_S: Final = 3_600.0
 
 class Timer:
     """Calls a function once its time has come; for the event loop's thread.
-
-    The call has a context of its own: it belongs to no client's call.
 
     Attributes:
         at: The monotonic time of the call; infinite: never.
@@ -39,8 +36,7 @@ class Timer:
         self.at = at
         if at < inf:
             left_s = min(max(0.0, at - self._clock.monotonic()), LONGEST_WAIT_S)
-            loop = asyncio.get_running_loop()
-            self._handle = loop.call_later(left_s, self._over, context=Context())
+            self._handle = self._clock.call_later(left_s, self._over)
 
     def _over(self) -> None:
         if self.at > self._clock.monotonic():

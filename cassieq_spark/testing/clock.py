@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.clock import SystemClock
+
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from cassieq_spark.clock import Clock
 
 START_US: Final = 1_700_000_000_000_000
@@ -62,3 +67,7 @@ class ManualClock:
             self.advance(max(0.0, seconds))
         else:
             await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a function after this many seconds of real time, by the event loop."""
+        return (self._base or SystemClock()).call_later(seconds, call)

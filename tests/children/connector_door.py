@@ -26,6 +26,7 @@ from cassieq_spark.spark.connector import writer
 from cassieq_spark.store import store
 from cassieq_spark.testing import wait_until
 from tests.children import connector_stops
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -164,7 +165,7 @@ def stored(queue: str) -> list[tuple[Any, ...]]:
     return [
         tuple(row)
         for bucket in range(4)
-        for row in client._session._session.execute(asked, (lane.lane_id, bucket))
+        for row in driver_of(client._session).session.execute(asked, (lane.lane_id, bucket))
     ]
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.children.stopping_sink import Countdown, SinkStop
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +75,7 @@ def run(
             begin().awaitTermination()
         except Exception:  # noqa: BLE001 - Spark has several for it
             failures += 1
-        session.interceptor = None
+        intercept(session, None)
         if not is_reached():
             missed.append(name)
         seen = Counter(message.body for message in queue.peek(A_BATCH * BATCHES))
@@ -83,7 +84,7 @@ def run(
 
     for number, planned in enumerate(STOPS):
         stop = replace(planned, notes=str(notes / f"stop{number}"))
-        session.interceptor = Countdown(stop, "driver")
+        intercept(session, Countdown(stop, "driver"))
         one(str(stop), is_reached=lambda stop=stop: stop.is_reached)  # type: ignore[misc]  # bound now
     reached: list[str] = []
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cassieq_spark as cassieq
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.testing import ManualClock
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ class Killer:
         params: tuple[Any, ...],  # noqa: ARG002 - the protocol has it
         proceed: Callable[[], Any],
     ) -> Any:
-        """See `cassieq_spark.store.sent.Interceptor`."""
+        """See `tests.fixtures.transports.Interceptor`."""
         if statement.kind in WRITES:
             with self._lock:
                 self._begun += 1
@@ -55,6 +56,6 @@ def main(
     clock = ManualClock(client._store.clock)
     clock.advance(ahead_s)
     client._store.clock = clock
-    client._session.interceptor = Killer(at)
+    intercept(client._session, Killer(at))
     report = client.repair() if redrives is None else client.redrive(redrives)
     assert [] == report.problems

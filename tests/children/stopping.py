@@ -21,6 +21,7 @@ from cassieq_spark.spark.source.reader import StreamReader
 from cassieq_spark.store import store
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock
+from tests.fixtures.transports import intercept, intercepted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -152,8 +153,8 @@ class StoppingReader(StreamReader):
 
     def _plan(self) -> Planner:
         shared = store.shared(self._options.connection)
-        if shared.session.interceptor is None:
-            shared.session.interceptor = self._stopper
+        if intercepted(shared.session) is None:
+            intercept(shared.session, self._stopper)
             shared.clock = ManualClock(shared.clock)
             shared.clock.advance(self._stop.ahead_s)
             shared.session.patience_s = self._stop.patience_s

@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 from cassieq_spark.spark.data_source import CassieqDataSource
 from cassieq_spark.spark.sink import StreamWriter
 from cassieq_spark.store import store
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +105,7 @@ class StoppingWriter(StreamWriter):
 
     def _watch(self, step: str) -> None:
         session = store.shared(self._options.connection).session
-        session.interceptor = Countdown(self._stop, step)
+        intercept(session, Countdown(self._stop, step))
 
 
 class StoppingSink(CassieqDataSource):

@@ -1,7 +1,7 @@
 """One sealed bucket: who cancels a message, who claims it, and its end (lanes 4 and 5).
 
 What a CAS writes is computed by `model.taken`, `model.lease` and `model.settlement`; the order of
-the steps is that of `queue/settle/cancel.py`, `queue/get/claim.py` and `repair/steps.py`. Between
+the steps is that of `queue/settle/settle.py`, `queue/get/claim.py` and `repair/heal.py`. Between
 the read and the CAS of one client anything may happen, and the answer of a CAS may be lost. Leases
 end with a tick.
 """
@@ -165,7 +165,7 @@ class CancelWorld:
         if state.now < self.ticks:
             yield "the clock ticks", state._replace(now=state.now + 1)
 
-    # --- queue/settle/cancel.py -------------------------------------------------------------------
+    # --- queue/settle/settle.py -------------------------------------------------------------------
     def _cancel(self, state: State, number: int, one: Cancel) -> Iterator[Step]:
         at = _changing("cancels", number)
         if one.seen is None:
@@ -243,7 +243,7 @@ class CancelWorld:
             expired_die=self.dies,
         )
 
-    # --- repair/steps.py --------------------------------------------------------------------------
+    # --- repair/heal.py --------------------------------------------------------------------------
     def _repair(self, state: State, number: int, one: Repair) -> Iterator[Step]:
         at = _changing("repairs", number)
         if one.seen is None:

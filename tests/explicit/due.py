@@ -1,7 +1,7 @@
 """One due lane from its birth to its end: producers, a reader, repair and a deleter (lanes 4).
 
 The order of the steps is that of `queue/schedule.py`, `queue/reserve.py`, `queue/put/producer.py`
-and `repair/schedule.py`. How a bucket is sealed is one step here; `world` takes that apart.
+and `repair/cleanup.py`. How a bucket is sealed is one step here; `world` takes that apart.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class DueWorld:
                 dropped = state._replace(buckets=_with(state.buckets, bucket, "open"))
                 yield f"bucket {bucket} is dropped", dropped._replace(low=bucket + 1)
 
-    # --- the end (repair/schedule.py) -------------------------------------------------------------
+    # --- the end (repair/cleanup.py) -------------------------------------------------------------
     def _repair_begin(self, state: State) -> Iterator[Step]:
         if self.rules.register_first:
             yield "repair closes the period", state._replace(closed=True, repair="read")

@@ -17,6 +17,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import CassieqError
 from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -160,7 +161,7 @@ def add_puts(outage: Outage) -> None:
     later = outage.queue(schedule_after=60)
     outage.add("put, due later", [lambda: later.put(b"x", delay=7200)] * AT_ONCE)
     unused = outage.queue()
-    unused._lane.store.session._bridge._prepared.clear()
+    driver_of(unused._lane.store.session)._ready.clear()
     unused._lane.clock._anchor = None  # type: ignore[attr-defined]  # as of a client that is new
     outage.add("put, nothing prepared", [lambda: unused.put(b"x")] * AT_ONCE)
     outage.add("stats, nothing prepared", [unused.stats] * AT_ONCE)

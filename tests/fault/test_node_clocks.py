@@ -18,10 +18,10 @@ from tests.fixtures.cassandra import KEYSPACE, await_peers
 from tests.fixtures.node_clocks import LIBRARY, needs_libfaketime, own_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from cassieq_spark.clock import Answers, Ask
+    from cassieq_spark.clock import Answers, Ask, Clock
 
 HOUR_S = 3_600.0
 WRONG_NODE = 3
@@ -53,13 +53,15 @@ def connected(ring: EmbeddedCassandra, *, ahead_s: float = 0.0) -> Iterator[cass
     with cassieq.connect(ring.contact_points, keyspace=KEYSPACE) as client:
         if ahead_s:
             told = falsified(client._session.node_clocks, ring.nodes[2].address, ahead_s)
-            client._store.clock = client._session.clock = ClusterClock(SystemClock(), told)
+            clock = ClusterClock(SystemClock(), told, spawn=portal.start)
+            portal.run(clock.settle())
+            client._store.clock = client._session.clock = clock
         yield client
 
 
 def falsified(ask: Ask, address: str, ahead_s: float) -> Ask:
-    def asked(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-        answers = ask(stopwatch, but)
+    async def asked(base: Clock, but: Collection[str]) -> Answers:
+        answers = await ask(base, but)
         readings = (
             replace(one, there_us=one.there_us + int(ahead_s * 1e6)) if one.node == address else one
             for one in answers.readings
@@ -136,19 +138,23 @@ def test_t7_each_node_is_asked_for_its_own_time(clocked_ring: EmbeddedCassandra)
     addresses = {node.address for node in clocked_ring.nodes}
     clock = SystemClock()
     with connected(clocked_ring) as client:
-        ask = client._session.node_clocks
-        wait_until(lambda: not ask(clock.monotonic, ()).silent, describe="pools to all nodes")
-        answers = ask(clock.monotonic, ())
+        node_clocks = client._session.node_clocks
+
+        def ask(base: Clock, but: Collection[str]) -> Answers:
+            return portal.run(node_clocks(base, but))
+
+        wait_until(lambda: not ask(clock, ()).silent, describe="pools to all nodes")
+        answers = ask(clock, ())
         assert addresses == {one.node for one in answers.readings}
         assert {clocked_ring.nodes[0].address} == addresses - {
-            one.node for one in ask(clock.monotonic, {clocked_ring.nodes[0].address}).readings
+            one.node for one in ask(clock, {clocked_ring.nodes[0].address}).readings
         }
         paused = clocked_ring.nodes[1]
         paused.pause()
         try:
             # A JVM's threads stop one by one, some of them after they have answered.
             wait_until(
-                lambda: ask(clock.monotonic, ()).silent == {paused.address},
+                lambda: ask(clock, ()).silent == {paused.address},
                 describe="the paused node, and no other, to be silent",
             )
         finally:
@@ -168,7 +174,7 @@ def test_t7_a_running_client_is_not_moved_by_a_wrong_node_while_another_is_away(
         clock._anchor = replace(clock._anchor, due_s=0.0)  # a minute is over
         clocked_ring.nodes[0].pause()
         try:
-            clock.now_us()
+            portal.run(clock.renew())
         finally:
             clocked_ring.nodes[0].resume()
         assert clock._anchor.due_s > 0
@@ -193,7 +199,7 @@ def test_t7_a_queue_works_on_a_ring_with_a_node_whose_clock_is_an_hour_wrong(
                 now_us = clock.now_us()
                 found = {
                     one.node: round((one.there_us - now_us) / 1e6)
-                    for one in ask(clock.monotonic, ()).readings
+                    for one in portal.run(ask(clock, ())).readings
                 }
                 return {node: found[node] for node in wrong if node in found}
 

@@ -17,6 +17,7 @@ from cassieq_spark.testing import ManualClock, wait_until
 from tests.children.dying_repairer import BEGUN
 from tests.fixtures.faults import FaultyStore
 from tests.fixtures.queues import Crash, Door, crash, drain
+from tests.fixtures.transports import driver_of, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +55,7 @@ class World:
     def __init__(self, client: cassieq.Client, clock: ManualClock, name: str) -> None:
         self.client, self.clock = client, clock
         self.faults = FaultyStore()
-        client._session.interceptor = self.faults
+        intercept(client._session, self.faults)
         graves = f"{name}.graves"
         self.graves = client.create_queue(graves, bucket_size=10)
         self.first, self.second = (
@@ -102,7 +103,7 @@ class World:
         for one in queue.get(100, visibility_timeout=600):
             assert one.visible_until is not None
             hour = int(one.visible_until.timestamp()) // 3_600
-            door.session._session.execute(
+            driver_of(door.session).session.execute(
                 f"DELETE FROM {door.session.keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
                 (door.lane.lane_id, hour),
             )

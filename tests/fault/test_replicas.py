@@ -15,6 +15,7 @@ from cassieq_spark.store import cas, portal, session, statements
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.queues import door_of, payload
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,10 +106,14 @@ def test_t10_a_full_pass_that_lists_all_partitions_tears_no_message(
     with door_on(ring, queue_name, nodes=(second, third)) as door:
         whole = portal.run(door.lane.messages.scan(bucket))
         assert all(payload(BODY) == chunk.payload for chunk in whole)
-        (stored,) = door.session._session.execute(
-            f"SELECT count(*) FROM {KEYSPACE}.message WHERE lane = %s AND bucket = %s",  # noqa: S608
-            (door.lane.lane_id, bucket),
-        ).one()
+        (stored,) = (
+            driver_of(door.session)
+            .session.execute(
+                f"SELECT count(*) FROM {KEYSPACE}.message WHERE lane = %s AND bucket = %s",  # noqa: S608
+                (door.lane.lane_id, bucket),
+            )
+            .one()
+        )
         assert len(whole) == stored
     first.start()
 
@@ -161,7 +166,7 @@ def test_without_a_quorum_a_batch_ends_in_an_error_and_nothing_of_it_is_seen(
 
 def _write_at_one(door: Door, bucket: int) -> None:
     """Behind the back of our own consistency levels, to the only replica that is up."""
-    driver = door.session._session
+    driver = driver_of(door.session).session
     write = driver.prepare(statements.WRITE_MESSAGE.cql.format(ks=KEYSPACE))
     write.consistency_level = ConsistencyLevel.ONE
     now_us = door.lane.clock.now_us()

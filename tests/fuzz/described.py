@@ -20,14 +20,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.server.rest.models import Nothing
+from cassieq_spark.server.rest.fields import Nothing
 from cassieq_spark.server.rest.openapi import document
 from cassieq_spark.server.rest.operations import OPERATIONS
 from tests.fuzz.book import wrong
 from tests.fuzz.sqs import Over, batches, drawn
 
 if TYPE_CHECKING:
-    from cassieq_spark.server.rest.call import Operation
+    from cassieq_spark.server.rest.operation import Operation
     from tests.fuzz.stage import Stage
 
 CHECKS: Final = [

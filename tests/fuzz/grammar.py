@@ -17,7 +17,8 @@ from urllib.parse import urlencode
 from hypothesis import strategies as st
 
 from cassieq_spark.server.sqs import attributes, protocol
-from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
+from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.sqs.parameters import Kind, Parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -252,7 +253,7 @@ def asked(draw: Callable[[Strategy], Any], numbers_: tuple[str, ...]) -> Asked:
     action = draw(st.sampled_from((*sorted(ACTIONS), *OFTEN)))
     seen = ("0" * 12,) * len(numbers_) if gateway == "open" else numbers_
     right = named((*seen, *numbers_) if gateway == "open" else seen, account)
-    given = draw(given_for(ACTIONS[action], right, wildness))
+    given = draw(given_for(ACTIONS[action].parameters, right, wildness))
     if wildness == 5 and draw(st.integers(0, 4)) == 0:
         action = draw(odd_text)
     return Asked(

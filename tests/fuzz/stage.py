@@ -29,7 +29,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import Account

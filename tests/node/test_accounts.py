@@ -20,8 +20,8 @@ import cassieq_spark as cassieq
 from cassieq_spark.accounts import canonical, tokens
 from cassieq_spark.accounts.admin import MOST_KEYS, AccountAdmin, NewKey
 from cassieq_spark.accounts.authenticator import Authenticator
-from cassieq_spark.accounts.canonical import SignedRequest
 from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.signature import SignedRequest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     AccountExists,
@@ -40,6 +40,7 @@ from cassieq_spark.store.store import Store
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.accounts import shower, signer
 from tests.fixtures.faults import Fault, FaultyStore
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class Place:
     def __init__(self, client: cassieq.Client) -> None:
         self.client = client
         self.faults = FaultyStore()
-        client._session.interceptor = self.faults
+        intercept(client._session, self.faults)
         self.clock = ManualClock(client.store.clock)
         client.store.clock = self.clock
         self.name = f"acme-{new_uuid().hex[:12]}"
@@ -166,7 +167,7 @@ def test_an_account_exists_once_whoever_races_for_it(
             other = clients.enter_context(
                 cassieq.connect(cassandra.contact_points, keyspace=keyspace)
             )
-            other._session.interceptor = place.faults
+            intercept(other._session, place.faults)
             admins.append(AccountAdmin(other.store))
 
         def create(admin: AccountAdmin) -> NewKey | None:

@@ -20,6 +20,7 @@ from cassieq_spark.errors import QueueDeleted, StoreUnavailable, UsageError
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import FaultyStore
 from tests.fixtures.processes import CHILDREN
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -160,7 +161,8 @@ def test_a_get_that_is_cancelled_at_any_statement_keeps_no_message(
         session, loop = opened._sync._lane.store.session, asyncio.get_running_loop()
         for at in range(1, 100):
             await opened.put(b"m")  # in an open bucket of its own: a get that seals it
-            cancels = session.interceptor = _CancelsAt(at, is_late=is_late)
+            cancels = _CancelsAt(at, is_late=is_late)
+            intercept(session, cancels)
             task = asyncio.create_task(opened.get(1))
             is_gone = threading.Event()
 
@@ -171,7 +173,7 @@ def test_a_get_that_is_cancelled_at_any_statement_keeps_no_message(
 
             cancels.cancel = cancel
             ended = (await asyncio.gather(task, return_exceptions=True))[0]
-            session.interceptor = None
+            intercept(session, None)
             await until(all_is_visible)
             if isinstance(ended, list):  # it has no more statements than this
                 await opened.ack(ended)
@@ -355,15 +357,15 @@ def test_a_consumers_get_that_is_cancelled_wherever_it_waits_keeps_no_message(
             await cancelled(await begun())
             # It waits, and is cancelled before there is something.
             getting = await begun()
-            await until(lambda: yes(shelf._waiters))
+            await until(lambda: yes(shelf._tickets))
             await cancelled(getting)
-            assert not shelf._waiters
+            assert not shelf._tickets
 
             # It is answered, and cancelled before it has seen that.
             getting = await begun()
-            await until(lambda: yes(shelf._waiters))
+            await until(lambda: yes(shelf._tickets))
             await asyncio.to_thread(queue.put_many, [b"0", b"1", b"2"])
-            while shelf._waiters:
+            while shelf._tickets:
                 pass
             await cancelled(getting)
 

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.errors import QueueDeleted
-from cassieq_spark.queue.get import begin
-from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
-from cassieq_spark.queue.get.look import FIRST_WINDOW
+from cassieq_spark.queue.get import scan
+from cassieq_spark.queue.get.choice import LEFT_FOR_S
+from cassieq_spark.queue.get.scan import FIRST_WINDOW
 from cassieq_spark.store import portal
 from tests.fixtures.queues import cost, to_the_next_minute
 
@@ -54,7 +54,7 @@ def pointers_read(door: Door, reader: Reader, *bodies: bytes) -> int:
 def test_a_look_just_after_another_goes_on_with_its_pointers(
     door: Door, other: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(begin, "POINTERS_FOR_S", LONG_S)  # however slow the machine
+    monkeypatch.setattr(scan, "POINTERS_FOR_S", LONG_S)  # however slow the machine
     reader = working(door, other)
     read = []
     for _ in range(3):
@@ -111,7 +111,7 @@ def test_behind_a_backlog_nothing_is_read_twice(door: Door, other: Door) -> None
     for number in range(FIRST_WINDOW + 5):
         other.put_sealed(b"%d" % number)
     for number in range(3):
-        door.clock.advance(LEFTOVER_FOR_S)
+        door.clock.advance(LEFT_FOR_S)
         spent = cost(door, lambda number=number: taken(door, reader, b"%d" % number))
         assert (1 + 1, 1) == (spent["read_pointers"], spent["read_monoton"])
 

@@ -21,6 +21,7 @@ from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ FIRST = BucketNo(0)
 
 
 def stored_revisions(door: Door) -> set[tuple[int, int]]:
-    rows = door.session._session.execute(
+    rows = driver_of(door.session).session.execute(
         f"SELECT id, revision FROM {door.session.keyspace}.overlay "  # noqa: S608 - our own name
         "WHERE lane = %s AND bucket = 0",
         (door.lane.lane_id,),

@@ -22,6 +22,7 @@ from cassieq_spark.store.tables.queues import QueueStatus
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, payload
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +202,8 @@ def left_of(door: Door, lane: LaneId) -> dict[str, list[object]]:
     """What the tables hold of a lane, but for its pointers, which stay, and what ends by a TTL."""
     found: dict[str, list[object]] = {}
     for table in ("monoton", "bucket", "message", "overlay"):
-        rows = door.session._session.execute(f"SELECT * FROM {door.session.keyspace}.{table}")  # noqa: S608
+        cql = f"SELECT * FROM {door.session.keyspace}.{table}"  # noqa: S608
+        rows = driver_of(door.session).session.execute(cql)
         found[table] = [row for row in rows if row.lane == lane]
     return {table: rows for table, rows in found.items() if rows}
 

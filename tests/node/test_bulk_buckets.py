@@ -12,11 +12,11 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.reserve import reserve
-from cassieq_spark.queue.sink.buckets import LARGEST_BLOCK, open_buckets, prepare
+from cassieq_spark.queue.sink.writer import LARGEST_BLOCK, open_buckets, prepare
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.sink.buckets import OpenBucket
+    from cassieq_spark.queue.sink.writer import OpenBucket
     from tests.fixtures.queues import Door, OpenDoor
 
 

@@ -16,10 +16,9 @@ from cassieq_spark.model.choice import RECENT_US
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.choosing import BY_ID_EVERY, MET_FOR_S, seen
+from cassieq_spark.queue.get.choice import BY_ID_EVERY, MET_FOR_S, seen
 from cassieq_spark.queue.get.claim import give_back
-from cassieq_spark.queue.get.seals import ALONE_FOR_S, SHORT_LINGER_S
-from cassieq_spark.queue.get.young import SEALS_PER_CALL
+from cassieq_spark.queue.get.unsealed import ALONE_FOR_S, SEALS_PER_CALL, SHORT_LINGER_S
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
 from tests.fixtures.queues import cost
@@ -246,7 +245,7 @@ def test_p28_a_bucket_whose_holder_only_extends_is_free(open_door: OpenDoor) -> 
         portal.run(settle_bucket(quick.lane, held.bucket, extension))
         row = slow.row(0)
         assert row is not None
-        chooser = reader._choosing.chooser
+        chooser = reader._choice.chooser
         assert is_theirs is chooser.is_others(BucketNo(0), seen(row), row.value.changed_us)
         for door in (slow, quick):
             door.clock.advance(1.5e-6 * RECENT_US)

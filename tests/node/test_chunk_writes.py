@@ -12,6 +12,7 @@ from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.sizes import CHUNK_BYTES, WRITTEN_TOGETHER_BYTES
 from cassieq_spark.store import caller, driver, portal, statements
 from cassieq_spark.store.tables.messages import ChunkRow
+from tests.fixtures.transports import driver_of, intercept, prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +29,9 @@ class Requests:
     def __init__(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows: list[int] = []
         self.lost = 0
-        self._execute = door.session._session.execute_async
-        monkeypatch.setattr(door.session._session, "execute_async", self)
-        self._insert = portal.run(door.session.prepare(statements.WRITE_MESSAGE))
+        self._execute = driver_of(door.session).session.execute_async
+        monkeypatch.setattr(driver_of(door.session).session, "execute_async", self)
+        self._insert = prepared(door.session, statements.WRITE_MESSAGE)
 
     def __call__(self, query: Any, *given: Any, **more: Any) -> Any:
         is_batch = isinstance(query, BatchStatement)
@@ -45,7 +46,7 @@ class Requests:
 @pytest.fixture
 def requests(door: Door, monkeypatch: pytest.MonkeyPatch) -> Requests:
     # The tests' own interceptor has each row sent by itself.
-    monkeypatch.setattr(door.session, "interceptor", None)
+    intercept(door.session, None)
     return Requests(door, monkeypatch)
 
 
@@ -152,7 +153,7 @@ def test_a_request_of_two_that_its_node_refuses_is_sent_again_one_by_one(
     door: Door, requests: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's own future fails, once for both, and is asked by both."""
-    batch = driver.request
+    batch = driver.query_of
 
     def too_few(prepared: Any, rows: Any) -> Any:
         found = batch(prepared, rows)
@@ -160,7 +161,7 @@ def test_a_request_of_two_that_its_node_refuses_is_sent_again_one_by_one(
             found[0].consistency_level = ConsistencyLevel.THREE
         return found
 
-    monkeypatch.setattr(driver, "request", too_few)
+    monkeypatch.setattr(driver, "query_of", too_few)
     chunks = door.store.chunk_writer(writes_in_flight=4)
     write = writing(door, chunks)
     write(0, 0)

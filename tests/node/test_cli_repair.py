@@ -10,7 +10,7 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.repair.findings import VerifyReport
+from cassieq_spark.repair.report import VerifyReport
 from cassieq_spark.store import portal
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice

@@ -272,6 +272,7 @@ def test_every_call_of_a_closed_client_says_so_at_once(open_door: OpenDoor) -> N
     for call in (
         lambda: door.queue.put(b"m"),
         door.queue.get,
+        lambda: door.queue.get(wait=1),
         lambda: door.queue.ack(held),
         door.queue.stats,
         door.client.repair,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.get.poll import GetRequest
+    from cassieq_spark.queue.get.getter import GetRequest
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -396,7 +396,7 @@ def test_a_get_that_ctrl_c_ends_loses_no_message(door: Door, *, is_late: bool) -
     main = threading.main_thread().ident or 0
 
     def interrupt() -> None:
-        wait_until(lambda: consumer._ahead.shelf._waiters)
+        wait_until(lambda: consumer._ahead.shelf._tickets)
         if not is_late:
             signal.pthread_kill(main, signal.SIGINT)
             return

@@ -15,13 +15,16 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.known import SHARED_FOR_US
-from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.get.choice import LEFT_FOR_S
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from cassieq_spark.clock import Clock
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
@@ -47,6 +50,9 @@ class Hurried:
 
     async def sleep(self, seconds: float) -> None:
         await self._base.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._base.call_later(seconds, call)
 
 
 @pytest.fixture
@@ -115,7 +121,7 @@ def test_a_count_is_the_same_however_much_real_time_passes_in_it(door: Door) -> 
 @pytest.mark.usefixtures("still_time")
 def test_a_look_comes_again_after_a_second(door: Door) -> None:
     backlog(door, 100)
-    door.clock.advance(LEFTOVER_FOR_S)
+    door.clock.advance(LEFT_FOR_S)
     assert 1 == cost(door, lambda: door.queue.get(5))["read_monoton"]
     assert 0 == cost(door, lambda: door.queue.get(5))["read_monoton"]
 
@@ -274,7 +280,7 @@ def test_after_a_lost_race_rows_are_read_until_they_are_our_own_again(
     mine, theirs = (open_door(bucket_size=200, visibility_timeout=600) for _ in range(2))
     backlog(mine, 100)
     theirs.queue.ack(theirs.queue.get(1))
-    mine.clock.advance(LEFTOVER_FOR_S)
+    mine.clock.advance(LEFT_FOR_S)
     mine.queue.ack(mine.queue.get(1))
     theirs.queue.ack(theirs.queue.get(1))
 
@@ -337,7 +343,7 @@ def test_what_came_back_elsewhere_waits_for_a_second_at_most(open_door: OpenDoor
     for _ in range(2):
         mine.queue.ack(mine.queue.get(10))
     theirs.queue.release(first)
-    mine.clock.advance(LEFTOVER_FOR_S)
+    mine.clock.advance(LEFT_FOR_S)
     assert first.message_id in {one.message_id for one in mine.queue.get(10)}
 
 

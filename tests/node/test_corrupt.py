@@ -11,12 +11,13 @@ from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.repair import findings
+from cassieq_spark.repair.report import FINDINGS
 from cassieq_spark.store import portal
 from cassieq_spark.store.side_by_side import WIDTH
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
+from tests.fixtures.transports import driver_of, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ class Spoiler:
         """The row of a bucket, by hand: Cassandra takes any bytes."""
         table = f"{door.session.keyspace}.bucket"
         where = (door.lane.lane_id, bucket)
-        cql = door.session._session.execute
+        cql = driver_of(door.session).session.execute
         was = cql(f"SELECT claims FROM {table} WHERE lane = %s AND bucket = %s", where).one()  # noqa: S608
         self._put_back.append((door, bucket, bytes(was.claims)))
         cql(
@@ -48,7 +49,7 @@ class Spoiler:
         """As an operator does from a backup."""
         (claims,) = (was for _, at, was in self._put_back if at == bucket)
         self._put_back = [one for one in self._put_back if one[1] != bucket]
-        door.session._session.execute(
+        driver_of(door.session).session.execute(
             f"UPDATE {door.session.keyspace}.bucket SET claims = %s "  # noqa: S608
             "WHERE lane = %s AND bucket = %s IF EXISTS",
             (claims, door.lane.lane_id, bucket),
@@ -249,7 +250,7 @@ def test_t21_a_verify_names_it_and_goes_on(door: Door, spoil: Spoiler) -> None:
     found = door.client.verify(door.queue.name)
     assert [("row_corrupt", 0)] == [(one.kind, one.bucket) for one in found.findings]
     assert (2, 1) == (found.buckets, found.messages)
-    assert "row_corrupt" in findings.FINDINGS
+    assert "row_corrupt" in FINDINGS
 
 
 # --- stored messages ------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_t21_a_verify_names_it_and_goes_on(door: Door, spoil: Spoiler) -> None:
 @pytest.mark.invariant("I10")
 def test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get(door: Door) -> None:
     batches(door, b"a", b"b", b"c")
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"UPDATE {door.session.keyspace}.message SET payload = 0x00 "  # noqa: S608
         "WHERE lane = %s AND bucket = 0 AND first = 0 AND part = 0",
         (door.lane.lane_id,),
@@ -290,7 +291,7 @@ def left_half_way(door: Door, *bodies: bytes) -> list[TaskResult]:
 
 
 def spoil_sink(door: Door, sink_id: str) -> None:
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"UPDATE {door.session.keyspace}.sink SET past = 0xc1 WHERE sink_id = %s IF EXISTS",  # noqa: S608
         (sink_id,),
     )
@@ -350,12 +351,12 @@ def test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_fo
     monkeypatch.setattr("cassieq_spark.store.session.DEADLINE_S", 0.2)
     half = left_half_way(door, b"a", b"b")
     unanswered = half[0].who.sink_id
-    door.session.interceptor = Unanswered(door, unanswered)
+    intercept(door.session, Unanswered(door, unanswered))
     reader = door.reader()
     assert [b"b"] == door.bodies(portal.run(reader.get(10)))
     with pytest.raises(StoreError):
         portal.run(reader.get(10))
-    door.session.interceptor = None
+    intercept(door.session, None)
     assert [b"a"] == door.bodies(portal.run(reader.get(10)))
 
 

@@ -22,6 +22,7 @@ from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
+from tests.fixtures.transports import driver_of, intercept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -470,7 +471,7 @@ def test_two_producers_of_a_key_that_write_slowly_do_not_close_each_others_bucke
 
     with ThreadPoolExecutor(2) as pool:
         for door in doors:
-            door.client._session.interceptor = Slow()
+            intercept(door.client._session, Slow())
         putting = [
             pool.submit(door.queue.put, body, dedup_key="k")
             for door, body in zip(doors, bodies, strict=True)
@@ -491,7 +492,7 @@ def test_a_null_condition_is_true_of_no_row_and_all_columns_end_together(door: D
         f"UPDATE {table} USING TTL %s SET bucket = 1, writer = uuid() "  # noqa: S608
         "WHERE lane = %s AND key = %s IF writer = %s"
     )
-    run = session._session.execute
+    run = driver_of(session).session.execute
     assert run(take, (1, lane, key, None)).one().applied
     assert not run(take, (1, lane, key, None)).one().applied
     for _ in range(64):

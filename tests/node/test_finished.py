@@ -8,9 +8,9 @@ import pytest
 
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.pointer import MINUTE_US, minute_of
-from cassieq_spark.queue.get import finished
-from cassieq_spark.queue.get.begin import POINTERS_FOR_S
-from cassieq_spark.queue.get.finished import KEPT_BUCKETS, LEARN_EVERY_S, STUCK_FOR_S, Finished
+from cassieq_spark.queue.get import hints
+from cassieq_spark.queue.get.hints import KEPT_BUCKETS, LEARN_EVERY_S, STUCK_FOR_S, Finished
+from cassieq_spark.queue.get.scan import POINTERS_FOR_S
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.hints import FEW_MINUTES
 from tests.fixtures.faults import Fault
@@ -122,7 +122,7 @@ def test_what_comes_back_behind_finished_buckets_is_found(
 def test_buckets_that_were_finished_before_are_learned_where_hints_are_many(
     door: Door, other: Door, looks: list[list[BucketNo]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
+    monkeypatch.setattr(hints, "MANY_HINTS", BUCKETS - 1)
     work(other, *(b"old %d" % number for number in range(BUCKETS - 2)))
     for one in (door, other):
         one.clock.advance(HOUR_S)
@@ -139,7 +139,7 @@ def test_buckets_that_were_finished_before_are_learned_where_hints_are_many(
 def test_a_bucket_that_is_leased_is_not_learned_of_at_each_look(
     door: Door, other: Door, looks: list[list[BucketNo]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
+    monkeypatch.setattr(hints, "MANY_HINTS", BUCKETS - 1)
     work_behind_a_lease(other)
     reader = door.reader()
     read = [cost(door, lambda: portal.run(reader.get(1)))["read_bucket"] for _ in range(4)]
@@ -154,7 +154,7 @@ def test_a_row_that_is_only_to_be_learned_of_keeps_no_get_from_its_answer(
     door: Door, other: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bucket that is leased for long, behind all, whose replicas do not answer."""
-    monkeypatch.setattr(finished, "MANY_HINTS", BUCKETS - 1)
+    monkeypatch.setattr(hints, "MANY_HINTS", BUCKETS - 1)
     work_behind_a_lease(other)
     reader = door.reader()
     assert [] == portal.run(reader.get(1))

@@ -15,7 +15,7 @@ from cassieq_spark.errors import OptionInvalid, QueueDeleted, QueueExists, Store
 from cassieq_spark.model.lanes import shard_of
 from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
-from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 from tests.fixtures.faults import Away
@@ -312,7 +312,7 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
         with pytest.raises(QueueDeleted):
             door.queue.put(b"m", priority=priority)
     with pytest.raises(QueueDeleted):
-        portal.run(Readers(lanes[0], owner="test", run=None, visibility_us=10**6).get(1))
+        portal.run(QueueReader(lanes[0], owner="test", run=None, visibility_us=10**6).get(1))
 
 
 @pytest.mark.invariant("I1")

@@ -18,7 +18,7 @@ from cassieq_spark.errors import QueueDeleted, QueueNotFound, StoreTimeout
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import parse_source
-from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.queue.work import Work
@@ -74,7 +74,7 @@ def named(client: cassieq.Client, name: str, count: int) -> list[str]:
 def test_work_of_a_queue_goes_with_its_handles_but_for_the_last_few(
     own: cassieq.Client, queue_name: str
 ) -> None:
-    before = alive(Work, Producer, Readers)
+    before = alive(Work, Producer, QueueReader)
     names = named(own, queue_name, 4 * KEPT)
     held = own.queue(names[0])
     for name in names:

@@ -20,7 +20,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import BodyInvalid, CasAmbiguous, CasContention, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.get import search
+from cassieq_spark.queue.get import reader
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault
@@ -615,7 +615,7 @@ def test_a_get_says_none_only_where_there_is_none_however_many_buckets_hold_late
 def test_a_get_that_loses_every_race_says_so_and_not_none(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MAX_REFUSALS", 3)
+    monkeypatch.setattr(reader, "MAX_REFUSALS", 3)
     door, other = open_door(bucket_size=1_000), open_door(bucket_size=1_000)
     door.queue.put_many([b"m"] * 1_000)
     other.queue.get(1)

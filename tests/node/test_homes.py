@@ -12,13 +12,14 @@ from cassandra import Unavailable
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
-from cassieq_spark.queue.find import LaneSpec, find_row, look_again
+from cassieq_spark.queue.find import LaneSpec, find_row, refreshed
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.schedules import Schedules
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash, drain
+from tests.fixtures.transports import driver_of, intercept
 
 if TYPE_CHECKING:
     from cassieq_spark.model.lanes import DueLane
@@ -74,7 +75,7 @@ def test_p21_a_home_without_a_copy_of_the_keyspace_asks_the_others(door: Door) -
                 raise Unavailable("none here", 6, 1, 0)
             return proceed()  # type: ignore[operator]
 
-    door.session.interceptor = Away()  # type: ignore[assignment]
+    intercept(door.session, Away())
     assert door.queue.name == door.client.queue(door.queue.name).name
     assert door.queue.name in {one.name for one in door.client.queues()}
     assert 2 * [statements.FIND_META] == [one for one in calls if one is statements.FIND_META]
@@ -90,7 +91,7 @@ def test_p21_an_ended_queue_that_is_still_shown_is_gone(
     with pytest.raises(cassieq.QueueNotFound):
         door.client.queue(door.queue.name)
     with pytest.raises(cassieq.QueueDeleted):
-        portal.run(look_again(door.lane))
+        portal.run(refreshed(door.lane))
     assert door.queue.name not in {one.queue for one in door.client.repair().queues}
     assert door.queue.name not in {one.queue for one in door.client.verify().findings}
     door.client.repair(dry_run=True)
@@ -129,14 +130,14 @@ def test_p24_the_row_of_a_move_stays_while_its_queue_is_shown_as_the_one_before(
 def test_p21_half_a_row_is_none(door: Door) -> None:
     """A data centre that has an update, and not the insert before it."""
     keyspace, name = door.session.keyspace, f"{door.queue.name}.half"
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"UPDATE {keyspace}.queue SET status = 'active', writer = uuid() WHERE name = %s IF writer = null",  # noqa: S608, E501
         (name,),
     )
     assert portal.run(door.store.queues.find(door.lane.queue)) is not None
     assert portal.run(find_row(door.store, name)) is None  # type: ignore[arg-type]
     assert name not in {one.name for one in door.client.queues()}
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"DELETE FROM {keyspace}.queue WHERE name = %s IF EXISTS",  # noqa: S608
         (name,),
     )

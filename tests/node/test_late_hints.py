@@ -17,9 +17,8 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Action, Extend, Release
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.look import Scan
-from cassieq_spark.queue.get.scan import Scanner
-from cassieq_spark.queue.get.time_pointer import TimePointer
+from cassieq_spark.queue.get.hints import TimePointer
+from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.cleanup import close_gaps
@@ -107,9 +106,14 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
     def sleep() -> None:
         for one in (door, other):
             one.clock.advance(LONG_S)
-        scan, now_us = scan_of(other), other.lane.clock.now_us()
-        hints = portal.run(TimePointer(other.lane).hints(scan.pointers, now_us))
-        portal.run(Scanner(other.lane)._look_at_hints(scan, hints, None, now_us=now_us))
+        scan = scan_of(other)
+
+        async def look() -> None:
+            scan.now_us = other.lane.clock.now_us()
+            scan.hints = await TimePointer(other.lane).begin_hints(scan.pointers, scan.now_us)()
+            await Scanner(other.lane)._look_at_hints(scan)
+
+        portal.run(look())
         assert hinted == portal.run(other.lane.pointers.read()).time
 
     door.faults.before("update_bucket", sleep)

@@ -24,6 +24,7 @@ from cassieq_spark.store.translate import why_shut_out
 from cassieq_spark.testing import wait_until
 from tests.fixtures.certificates import RUN_OUT
 from tests.fixtures.security import Secured, secured
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ def may_log_in(secured: Secured) -> Iterator[Callable[[bool], None]]:
 
 def connections_break(client: cassieq.Client) -> None:
     """What a restart of all nodes does to a client."""
-    for holder in client._session._cluster.get_connection_holders():
+    for holder in driver_of(client._session).cluster.get_connection_holders():
         for connection in holder.get_connections():
             connection._socket.shutdown(socket.SHUT_RDWR)
 

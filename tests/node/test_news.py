@@ -9,8 +9,8 @@ import pytest
 
 from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.begin import NEWS_FOR_S, POINTERS_FOR_S
-from cassieq_spark.queue.get.quiet import QUIET_FOR_S
+from cassieq_spark.queue.get.reader import QUIET_FOR_S
+from cassieq_spark.queue.get.scan import NEWS_FOR_S, POINTERS_FOR_S
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:

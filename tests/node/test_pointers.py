@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, SchemaMismatch
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
@@ -73,7 +72,7 @@ def test_r23_bootstrap_proves_small_far_and_largest_timestamps(door: Door) -> No
     for number in range(3):
         door.faults.plan("probe_timestamp", Fault.REFUSE, after=number)
         with pytest.raises(SchemaMismatch, match="write timestamp"):
-            portal.run(schema._prove_timestamps(door.session, new_uuid))
+            portal.run(schema._prove_timestamps(door.session))
     before = door.counts["probe_timestamp"]
-    portal.run(schema._prove_timestamps(door.session, new_uuid))
+    portal.run(schema._prove_timestamps(door.session))
     assert before + 3 == door.counts["probe_timestamp"]

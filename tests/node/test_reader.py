@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo
@@ -15,7 +16,7 @@ from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.claim import Budget
-from cassieq_spark.queue.get.young import FEW, SEALS_PER_CALL
+from cassieq_spark.queue.get.unsealed import FEW, SEALS_PER_CALL
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
@@ -80,7 +81,7 @@ LINGER_S = 60
 def look(reader: Reader) -> int:
     """Look once, and wait for nothing; return how many messages were claimed."""
     search = reader.search()
-    claimed = portal.run(reader.go_round(search, Budget(messages=1_000), None, waits=False))
+    claimed = portal.run(reader.go_round(search, Budget(messages=1_000), waits=False))
     return sum(one.lease.runs.count for one in claimed)
 
 
@@ -252,8 +253,9 @@ def test_a_trickle_behind_a_long_lease_is_delivered(door: Door) -> None:
 def test_a_get_stays_below_its_target(door: Door) -> None:
     door.put_batch(0, b"a", b"b", b"c")
     reader = door.reader()
-    assert [b"a", b"b"] == door.bodies(portal.run(reader.get(10, below_id=2)))
-    assert [] == portal.run(reader.get(10, below_id=2))
+    reader.stop_at(2)
+    assert [b"a", b"b"] == door.bodies(portal.run(reader.get(10)))
+    assert [] == portal.run(reader.get(10))
     assert [b"c"] == door.drain()
 
 
@@ -308,7 +310,7 @@ def _is_one(claimed: list[object]) -> None:
 def test_a_look_ahead_spares_the_next_get_its_look_and_nothing_else(door: Door) -> None:
     for number in range(3):
         door.put_batch(number, b"%d" % number, b"more")
-    reader = door.reader()
+    reader = door.reader(run=new_uuid())
     assert [b"0", b"more"] == door.bodies(portal.run(reader.get(2)))
     portal.run(reader.look_ahead(2))
     before = door.counts["read_monoton"], door.counts["read_bucket"]
@@ -326,7 +328,7 @@ def test_what_a_look_ahead_has_seen_and_others_took_goes_to_nobody_twice(
     slow, quick = open_door(), open_door()
     for number in range(3):
         slow.put_batch(number, b"%d" % number, b"%d again" % number)
-    reader = slow.reader()
+    reader = slow.reader(run=new_uuid())
     portal.run(reader.look_ahead(3))
     taken = quick.bodies(portal.run(quick.reader().get(3)))
     assert [b"0", b"0 again", b"1"] == taken
@@ -340,7 +342,7 @@ def test_what_a_look_ahead_has_seen_and_others_took_goes_to_nobody_twice(
 def test_a_look_ahead_of_something_else_or_of_long_ago_does_not_count(door: Door) -> None:
     door.put_batch(0, b"a", b"b")
     door.put_batch(1, b"c")
-    reader = door.reader(visibility_s=600)
+    reader = door.reader(visibility_s=600, run=new_uuid())
     portal.run(reader.look_ahead(1))
     before = door.counts["read_monoton"]
     assert [b"a", b"b"] == door.bodies(portal.run(reader.get(2)))
@@ -354,7 +356,7 @@ def test_a_look_ahead_of_something_else_or_of_long_ago_does_not_count(door: Door
 def test_what_was_purged_since_the_look_ahead_is_not_found(open_door: OpenDoor) -> None:
     mine, other = open_door(), open_door()
     mine.put_batch(0, b"a", b"b")
-    reader = mine.reader()
+    reader = mine.reader(run=new_uuid())
     portal.run(reader.look_ahead(2))
     portal.run(admin.purge(other.lane))
     assert [] == portal.run(reader.get(2))
@@ -402,6 +404,6 @@ def test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there(
     door = open_door(bucket_size=400)
     fill_every_second(door, 4, size=400)
     monkeypatch.setattr(claim, "RUNS_PER_CALL", 4 * RUNS_PER_LEASE)
-    monkeypatch.setattr(reading, "ROUNDS", 1)
+    monkeypatch.setattr(reading, "TRIES", 1)
     claimed = portal.run(door.reader().get(10_000))
     assert {0, 1, 2, 3} == {one.bucket for one in claimed}

@@ -19,6 +19,7 @@ from cassieq_spark.store import portal
 from cassieq_spark.store.tables import claims
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
@@ -306,7 +307,7 @@ def test_a_lease_whose_hint_is_lost_comes_back(door: Door) -> None:
     keyspace = door.session.keyspace
     hours = {int(one.visible_until.timestamp()) // 3_600 for one in message if one.visible_until}
     for hour in hours:
-        door.session._session.execute(
+        driver_of(door.session).session.execute(
             f"DELETE FROM {keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
             (door.lane.lane_id, hour),
         )

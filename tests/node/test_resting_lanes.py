@@ -8,8 +8,8 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.lanes import shard_of
-from cassieq_spark.queue.get.lanes import RESTS_FOR_S, Readers
-from cassieq_spark.queue.get.leftover import LEFTOVER_FOR_S
+from cassieq_spark.queue.get.choice import LEFT_FOR_S
+from cassieq_spark.queue.get.queue_reader import RESTS_FOR_S, QueueReader
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
@@ -110,7 +110,7 @@ def test_u15_a_lane_with_news_does_not_rest_until_it_was_read(open_door: OpenDoo
 @pytest.mark.usefixtures("still_time")
 def test_spark_asks_all_lanes_at_each_batch(open_door: OpenDoor) -> None:
     door = backlog(open_door)
-    readers = Readers(door.lane, owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
+    readers = QueueReader(door.lane, owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
     for _ in range(SHARDS):
         portal.run(readers.get(1))
     assert SHARDS <= cost(door, lambda: portal.run(readers.get(1)))["read_hints"]
@@ -154,5 +154,5 @@ def test_p28_with_rivals_a_program_goes_on_in_the_lane_of_its_own_bucket(
 def test_u15_with_rivals_the_next_shard_comes_after_a_second(open_door: OpenDoor) -> None:
     door, (lane,) = met(open_door)
     assert [lane] * 2 == lanes_of_gets(door, 2)
-    door.clock.advance(LEFTOVER_FOR_S)
+    door.clock.advance(LEFT_FOR_S)
     assert [lane] != lanes_of_gets(door, 1)

@@ -13,6 +13,7 @@ from cassieq_spark.errors import ReplicationDiffers, SchemaMismatch, SchemaMissi
 from cassieq_spark.store import portal, schema, statements
 from cassieq_spark.store.schema import TABLES
 from cassieq_spark.store.session import CqlSession
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ def connect(cassandra: EmbeddedCassandra) -> Iterator[Callable[[], cassieq.Clien
 
 
 def rows(client: cassieq.Client, cql: str) -> list[Any]:
-    return list(client._session._session.execute(cql, (client._session.keyspace,)))
+    return list(driver_of(client._session).session.execute(cql, (client._session.keyspace,)))
 
 
 def test_it_is_idempotent_and_may_be_run_by_several_at_once(connect: Any) -> None:
@@ -169,11 +170,12 @@ def test_tables_of_another_keyspace_user_stay(connect: Any) -> None:
     client.bootstrap()
     session = client._session
     session.define(f"CREATE TABLE {session.keyspace}.theirs (a int PRIMARY KEY)")
-    session._session.execute(f"INSERT INTO {session.keyspace}.theirs (a) VALUES (1)")  # noqa: S608
+    driver_of(session).session.execute(f"INSERT INTO {session.keyspace}.theirs (a) VALUES (1)")  # noqa: S608
 
     client.bootstrap()
 
-    assert 1 == len(list(session._session.execute(f"SELECT a FROM {session.keyspace}.theirs")))  # noqa: S608
+    cql = f"SELECT a FROM {session.keyspace}.theirs"  # noqa: S608
+    assert 1 == len(list(driver_of(session).session.execute(cql)))
 
 
 @pytest.mark.parametrize("verb", ["create_queue", "queue", "queues"])

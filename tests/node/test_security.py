@@ -43,6 +43,7 @@ from tests.fixtures.security import (
     password_of,
     secured,
 )
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def produce(door: Door) -> None:
     door.queue.put(b"far", delay=2 * 86_400)
     long_ago = DueLane(1, 0)
     ended = door.lane.due_lane(long_ago)
-    assert not portal.run(schedule.bear(ended, long_ago))
+    assert not portal.run(schedule.ensure(ended, long_ago))
     entry = Entry(lane=ended.lane_id, bucket=BucketNo(0), offset=0, message_id=new_uuid(), put_us=0)
     assert not portal.run(happened(door.lane, entry))
     portal.run(door.store.heartbeats.beat(door.queue.name, ttl_s=60))
@@ -352,7 +353,7 @@ def test_work_with_a_login_and_a_key_leaves_no_secret_in_logs_or_reprs(
         produce(door)
         session = client._session
         shown = [repr(one) for one in (client, session, session.options, door.queue, door.lane)]
-        shown += [repr(vars(session)), repr(vars(session._cluster))]
+        shown += [repr(vars(session)), repr(vars(driver_of(session).cluster))]
 
     told = _told(caplog) + "".join(shown)
     assert "cassandra.cluster" in {record.name for record in caplog.records}

@@ -20,10 +20,11 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.queue.message import read_messages
-from cassieq_spark.queue.settle.counts import Settled, counted
+from cassieq_spark.queue.settle.batches import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -154,7 +155,7 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
     asked = asked_of(messages, ack=b"0", reject=b"1")
     assert Settled(already_acked=2) == settle(door, asked)
 
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
         "WHERE lane = %s AND bucket = %s IF EXISTS",
         (door.lane.lane_id, FIRST),
@@ -167,7 +168,7 @@ def drops_the_row(door: Door, *, before: str) -> None:
 
     def drop() -> None:
         portal.run(door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1))
-        door.session._session.execute(
+        driver_of(door.session).session.execute(
             f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
             "WHERE lane = %s AND bucket = %s IF EXISTS",
             (door.lane.lane_id, FIRST),

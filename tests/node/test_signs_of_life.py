@@ -9,6 +9,7 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.repair.lead import LEASE_S, taken
 from cassieq_spark.store import portal
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -32,7 +33,9 @@ def name(client: cassieq.Client) -> str:
 
 def run(client: cassieq.Client, cql: str, *params: object) -> Any:
     """The first row that a statement of somebody else's returns."""
-    return client._session._session.execute(cql.replace("KS", client.keyspace), params).one()
+    return (
+        driver_of(client._session).session.execute(cql.replace("KS", client.keyspace), params).one()
+    )
 
 
 def left_behind(client: cassieq.Client, name: str, *, age_s: float) -> UUID:

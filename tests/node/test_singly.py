@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.errors import QueueDeleted
-from cassieq_spark.queue.get.peek import AGAIN
+from cassieq_spark.queue.get.unsealed import AGAIN
 from cassieq_spark.queue.reserve import ALWAYS
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.buckets import Buckets

@@ -28,6 +28,7 @@ from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, cost, crash
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -638,7 +639,7 @@ def test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list(open_door: Open
 @pytest.mark.invariant("I7")
 def test_t19_the_list_of_a_row_that_is_there_is_never_taken_for_an_empty_one(door: Door) -> None:
     with_long_list(door)
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"DELETE FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
         (door.queue.name,),
     )

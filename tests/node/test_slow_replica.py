@@ -11,13 +11,14 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, StoreError, StoreTimeout
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import ahead, seal
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
@@ -92,7 +93,7 @@ def test_t22_leases_that_other_buckets_granted_are_handed_out_beside_an_ambiguou
 ) -> None:
     door, watch = open_door(), open_door()
     fill(door)
-    reader = door.reader()
+    reader = door.reader(run=new_uuid())
     portal.run(reader.look_ahead(40))
     monkeypatch.setattr(cas, "DEADLINE_S", 0.1)  # it is ambiguous while others are waited for
     door.faults.unreachable(1)
@@ -112,7 +113,7 @@ def test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_u
     """A get that has messages does not wait for the last of them; their leases run."""
     door, watch = open_door(), open_door()
     fill(door)
-    reader = door.reader()
+    reader = door.reader(run=new_uuid())
     portal.run(reader.look_ahead(40))
     door.faults.unreachable(1, how=Away.STANDS_STILL)
     claimed = portal.run(reader.get(40))
@@ -190,7 +191,7 @@ def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call
         raise StoreTimeout("the open buckets were not looked at")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reader._seals._open, "ripe", fails)
+        patched.setattr(reader._open, "_ripe", fails)
         with pytest.raises(StoreTimeout):
             portal.run(reader.get(100))
     assert 40 == watch.queue.stats().visible

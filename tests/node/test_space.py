@@ -21,6 +21,7 @@ from cassieq_spark.queue.fetch import fetch
 from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.queues import Door, door_of
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +120,7 @@ def test_a_million_messages_that_are_done_leave_neither_space_nor_tombstones_to_
     assert left < peak / 100, f"{left:,} of {peak:,} bytes"
     most = {
         row.table_name: row.max
-        for row in door.session._session.execute(
+        for row in driver_of(door.session).session.execute(
             "SELECT keyspace_name, table_name, max FROM system_views.tombstones_per_read"
         )
         if row.keyspace_name == "space"

@@ -11,11 +11,15 @@ from cassandra.policies import FallthroughRetryPolicy
 
 from cassieq_spark.store import portal, schema, statements
 from cassieq_spark.store.statements import Kind, Reach, Statement, every_statement
+from tests.fixtures.transports import driver_of, prepared
 
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
 
 LWT_ONLY = {"queue", "dedup", "monoton", "bucket", "sink", "leader", "account", "account_key"}
+
+
+OURS = [one for one in every_statement() if one.kind is not Kind.SYSTEM]
 
 
 def table_of(statement: Statement) -> str:
@@ -31,19 +35,19 @@ def test_p20_both_consistencies_are_on_the_prepared_statement(
     local = statement.reach is Reach.HOME
     quorum = ConsistencyLevel.LOCAL_QUORUM if local else ConsistencyLevel.QUORUM
     serial = ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL
-    prepared = portal.run(client._session.prepare(statement))
+    found = prepared(client._session, statement)
     if statement.kind is Kind.SERIAL_READ:
-        assert serial == prepared.consistency_level
-    elif statement.kind is Kind.GLANCE:
-        assert ConsistencyLevel.LOCAL_ONE == prepared.consistency_level
+        assert serial == found.consistency_level
+    elif statement.kind in (Kind.GLANCE, Kind.SYSTEM):
+        assert ConsistencyLevel.LOCAL_ONE == found.consistency_level
     else:
-        assert quorum == prepared.consistency_level
+        assert quorum == found.consistency_level
     if statement.kind is Kind.CAS:
-        assert serial == prepared.serial_consistency_level
-    assert (statement.kind is not Kind.CAS) == prepared.is_idempotent
+        assert serial == found.serial_consistency_level
+    assert (statement.kind is not Kind.CAS) == found.is_idempotent
 
 
-@pytest.mark.parametrize("statement", every_statement(), ids=lambda one: one.name)
+@pytest.mark.parametrize("statement", OURS, ids=lambda one: one.name)
 def test_p20_a_table_is_written_by_lwt_only_or_never(statement: Statement) -> None:
     is_conditional = re.search(r"\bIF\b", statement.cql) is not None
     writes = not statement.cql.startswith("SELECT")
@@ -56,7 +60,7 @@ def test_g2_every_update_is_conditional_on_the_writer_as_read() -> None:
     """But for the leader's lease, on which nothing depends [P29]."""
     updates = [
         one
-        for one in every_statement()
+        for one in OURS
         if one.kind is Kind.CAS and "UPDATE" in one.cql and table_of(one) != "leader"
     ]
     assert len(updates) >= 4
@@ -65,9 +69,7 @@ def test_g2_every_update_is_conditional_on_the_writer_as_read() -> None:
 
 def test_p19_only_one_statement_ever_writes_pointers_and_by_their_own_timestamp() -> None:
     writers = [
-        one
-        for one in every_statement()
-        if table_of(one) == "pointer" and not one.cql.startswith("SELECT")
+        one for one in OURS if table_of(one) == "pointer" and not one.cql.startswith("SELECT")
     ]
     assert [statements.ADVANCE_POINTER] == writers
     assert "USING TIMESTAMP ? SET value = ?" in statements.ADVANCE_POINTER.cql
@@ -75,7 +77,11 @@ def test_p19_only_one_statement_ever_writes_pointers_and_by_their_own_timestamp(
 
 
 def test_p4_the_seals_scan_selects_every_column_of_a_message(client: cassieq.Client) -> None:
-    table = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables["message"]
+    table = (
+        driver_of(client._session)
+        .cluster.metadata.keyspaces[client._session.keyspace]
+        .tables["message"]
+    )
     selected = set(re.findall(r"\w+", statements.SCAN_MESSAGES.cql.split("FROM")[0])) - {"SELECT"}
     # The static column is of no row, so no read repair of rows can tear it; one replica is asked.
     assert set(table.columns) - {"lane", "bucket", "has_ttl"} == selected
@@ -100,7 +106,9 @@ def test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it(
     That of a ``SELECT DISTINCT`` does so whatever it selects: see tests/fault/test_replicas.py.
     """
     name = table_of(statement)
-    table = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables[name]
+    table = (
+        driver_of(client._session).cluster.metadata.keyspaces[client._session.keyspace].tables[name]
+    )
     keys = {column.name for column in table.primary_key}
     selected = set(re.findall(r"\w+", statement.cql.split("FROM")[0])) - {"SELECT"}
     assert set(table.columns) - keys == selected - keys
@@ -122,22 +130,26 @@ def test_i5_a_manifest_is_written_by_one_statement() -> None:
 
 @pytest.mark.parametrize("table", sorted(schema.TABLES))
 def test_p20_a_quorum_read_is_sticky_in_every_table(client: cassieq.Client, table: str) -> None:
-    found = client._session._cluster.metadata.keyspaces[client._session.keyspace].tables[table]
+    found = (
+        driver_of(client._session)
+        .cluster.metadata.keyspaces[client._session.keyspace]
+        .tables[table]
+    )
     assert "BLOCKING" == found.options["read_repair"]
     assert "UnifiedCompactionStrategy" in found.options["compaction"]["class"]
 
 
 def test_p20_the_driver_never_sends_again_by_itself(client: cassieq.Client) -> None:
-    profile = client._session._cluster.profile_manager.default
+    profile = driver_of(client._session).cluster.profile_manager.default
     assert isinstance(profile.retry_policy, FallthroughRetryPolicy)
     for statement in every_statement():
-        prepared = portal.run(client._session.prepare(statement))
-        plan = profile.speculative_execution_policy.new_plan(None, prepared)
+        found = prepared(client._session, statement)
+        plan = profile.speculative_execution_policy.new_plan(None, found)
         assert plan.next_execution(None) == -1
 
 
 def test_r9_plain_writes_carry_the_servers_time(client: cassieq.Client) -> None:
-    assert client._session._session.use_client_timestamp is False
+    assert driver_of(client._session).session.use_client_timestamp is False
     stamped = [one.name for one in every_statement() if "TIMESTAMP" in one.cql]
     # A drop is written a day ahead, on purpose [P14]. A sign of life and a key's use carry their
     # own time, so that the latest one wins, whichever node takes it.

@@ -10,7 +10,7 @@ import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.get.lanes import Readers
+from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.work import Work
 from cassieq_spark.store import portal
@@ -62,4 +62,4 @@ def counted() -> dict[type, int]:
     """How many objects there are that a client keeps for a queue."""
     gc.collect()
     found = [type(one) for one in gc.get_objects()]
-    return {kind: found.count(kind) for kind in (Work, Producer, Readers)}
+    return {kind: found.count(kind) for kind in (Work, Producer, QueueReader)}

@@ -11,9 +11,9 @@ from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.begin import POINTERS_FOR_S
-from cassieq_spark.queue.get.poll import read_in_time
-from cassieq_spark.queue.get.quiet import QUIET_FOR_S
+from cassieq_spark.queue.get.getter import read_in_time
+from cassieq_spark.queue.get.reader import QUIET_FOR_S
+from cassieq_spark.queue.get.scan import POINTERS_FOR_S
 from cassieq_spark.queue.message import us_of
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.store import portal

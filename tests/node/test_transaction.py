@@ -16,10 +16,11 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.heartbeat import Heartbeat
+from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from tests.fixtures.faults import Fault
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
@@ -113,7 +114,7 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     (((_, bucket), _),) = result.buckets
     assert [b"a"] == door.drain()
     portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1))
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - as repair does
         "WHERE lane = %s AND bucket = %s IF EXISTS",
         (door.lane.lane_id, bucket),

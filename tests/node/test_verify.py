@@ -11,12 +11,13 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
-from cassieq_spark.queue.sink.buckets import insert_writing
-from cassieq_spark.repair.findings import FINDINGS, Finding, VerifyReport
+from cassieq_spark.queue.sink.writer import insert_writing
+from cassieq_spark.repair.report import FINDINGS, Finding, VerifyReport
 from cassieq_spark.store import portal
 from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks
 from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
@@ -108,7 +109,7 @@ def test_t4_what_came_back_behind_the_reader_without_a_hint_is_named_and_repair_
 def forget_hints(door: Door) -> None:
     now_us = door.clock.now_us()
     for hour in range(now_us // 3_600_000_000 - 1, now_us // 3_600_000_000 + 3):
-        door.session._session.execute(
+        driver_of(door.session).session.execute(
             f"DELETE FROM {door.session.keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
             (door.lane.lane_id, hour),
         )
@@ -148,13 +149,17 @@ def test_t19_a_bucket_list_whose_sink_has_no_row_is_named_by_a_look_at_all_queue
     assert [] == orphans()
     stored = portal.run(door.store.sinks.read(sink_id))
     assert stored is not None
-    lists = door.session._session.execute(
-        f"SELECT * FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
-        (sink_id,),
-    ).all()
+    lists = (
+        driver_of(door.session)
+        .session.execute(
+            f"SELECT * FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
+            (sink_id,),
+        )
+        .all()
+    )
     portal.run(door.store.sinks.delete(sink_id, stored))
     for row in lists:
-        door.session._session.execute(
+        driver_of(door.session).session.execute(
             f"INSERT INTO {door.session.keyspace}.sink_list (sink_id, list_id, part, data) "  # noqa: S608
             "VALUES (%s, %s, %s, %s)",
             (row.sink_id, row.list_id, row.part, row.data),
@@ -166,7 +171,7 @@ def test_t19_a_bucket_list_whose_sink_has_no_row_is_named_by_a_look_at_all_queue
 
 
 def delete_lists(door: Door, sink_id: str) -> None:
-    door.session._session.execute(
+    driver_of(door.session).session.execute(
         f"DELETE FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
         (sink_id,),
     )

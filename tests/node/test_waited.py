@@ -14,6 +14,7 @@ from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store import portal
 from cassieq_spark.store.statements import READ_QUEUE
 from tests.fixtures.faults import Fault, FaultyStore
+from tests.fixtures.transports import Around, driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class Slow:
         self._session = session
         self._takes_s = takes_s
         monkeypatch.setattr(session.clock, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(session, "interceptor", self)
+        monkeypatch.setattr(session, "transport", Around(driver_of(session), self))
 
     def begin(self) -> Sent:
         """Send a statement that may take two seconds."""

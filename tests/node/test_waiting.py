@@ -19,7 +19,7 @@ from cassieq_spark.store import portal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from cassieq_spark.queue.get.poll import GetRequest
+    from cassieq_spark.queue.get.getter import GetRequest
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.testing import EmbeddedCassandra
 

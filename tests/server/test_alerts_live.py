@@ -26,6 +26,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.commands import CommandLine, end
+from tests.fixtures.transports import driver_of
 from tests.server.conftest import start_gateway
 from tests.server.test_watching_files import ALERTS
 
@@ -255,7 +256,7 @@ def test_what_repair_cannot_do_and_verify_finds_is_told_until_the_row_is_restore
     queue.put_many([b"m"] * 3)
     queue.get(1)  # so there is a row of the bucket
     lane = queue._lane
-    cql = own._session._session.execute
+    cql = driver_of(own._session).session.execute
     table = f"{own.keyspace}.bucket"
     where = (lane.lane_id, 0)
     was = cql(f"SELECT claims FROM {table} WHERE lane = %s AND bucket = %s", where).one()  # noqa: S608

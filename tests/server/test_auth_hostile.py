@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.store import portal
 from tests.fixtures.accounts import Account, signed
 from tests.fixtures.commands import CommandLine, end

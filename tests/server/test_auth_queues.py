@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS
-from cassieq_spark.server.sqs.names import number_of
+from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import all_but, arn_of, pair, refusal
 from tests.server.conftest import sqs_at
@@ -71,10 +71,10 @@ def method_of(sqs: Any, action: str) -> Callable[..., Any]:
 def test_each_action_asks_for_its_right_and_says_which_is_missing(
     guarded: Gateway, account: Account, acme: Any, url: str
 ) -> None:
-    assert set(ACTIONS) == set(RIGHTS)
     arn = arn_of(acme, url)
-    lacking = {one: pair(account.new_key(*all_but(one))) for one in set(RIGHTS.values())}
-    for action, right in RIGHTS.items():
+    rights = {action: one.right for action, one in ACTIONS.items()}
+    lacking = {one: pair(account.new_key(*all_but(one))) for one in set(rights.values())}
+    for action, right in rights.items():
         without = sqs_at(guarded.url, key=lacking[right])
         status, code, text = refusal(method_of(without, action), **parameters(action, url, arn))
         assert (action, 403, "AccessDenied") == (action, status, code)
@@ -89,12 +89,12 @@ def test_each_action_needs_no_other_right(
     arn = arn_of(acme, url)
     clients = {
         right: sqs_at(guarded.url, key=account.key_for(right.value))
-        for right in set(RIGHTS.values())
+        for right in {one.right for one in ACTIONS.values()}
     }
     last = ["PurgeQueue", "DeleteQueue"]
-    for action in [*sorted(set(RIGHTS) - {*last}), *last]:
+    for action in [*sorted(set(ACTIONS) - {*last}), *last]:
         try:
-            method_of(clients[RIGHTS[action]], action)(**parameters(action, url, arn))
+            method_of(clients[ACTIONS[action].right], action)(**parameters(action, url, arn))
         except ClientError as error:
             assert "AccessDenied" != error.response["Error"]["Code"], action  # noqa: PT017 - any other will do
     for one in clients.values():

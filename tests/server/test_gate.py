@@ -20,6 +20,7 @@ from cassieq_spark.store.call import acting
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import pair, signed
 from tests.fixtures.faults import FaultyStore
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,7 +48,7 @@ def running(
 
     def open_client() -> cassieq.Client:
         own = cassieq.connect(cassandra.contact_points, keyspace=client.keyspace)
-        own._session.interceptor = faults
+        intercept(own._session, faults)
         return own
 
     def run(work: Callable[[Gate], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
@@ -24,8 +24,9 @@ from cassieq_spark.server.app import Gateway as Application
 from cassieq_spark.server.measured import OWN_PATHS, door_of
 from cassieq_spark.server.rest.operations import OPERATIONS
 from cassieq_spark.server.settings import GatewaySettings
-from cassieq_spark.server.sqs.actions import ACTIONS, RIGHTS
+from cassieq_spark.server.sqs.actions import ACTIONS
 from cassieq_spark.server.ui.pages import PAGES
+from cassieq_spark.server.ui.render import FILES
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.ui import Visitor
 from tests.server.conftest import _close, start_gateway
@@ -33,8 +34,6 @@ from tests.server.test_serve import raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    from starlette.routing import BaseRoute
 
     import cassieq_spark as cassieq
     from tests.fixtures.accounts import Account
@@ -59,23 +58,21 @@ METRICS = re.compile(r"Metrics are at http://(\S+)/metrics")
 TARGET = "/000000000000/{queue}"
 
 
-def paths(routes: list[BaseRoute], prefix: str = "") -> Iterator[str]:
-    """All addresses of an application."""
-    for one in routes:
-        if isinstance(one, Mount):
-            inner = one.app
-            yield from paths(inner._router.routes, prefix + one.path)  # type: ignore[attr-defined]
-        else:
-            assert isinstance(one, Route)
-            yield prefix + one.path
-
-
 @pytest.fixture(scope="module")
 def templates() -> list[str]:
     def never() -> cassieq.Client:
         raise AssertionError
 
-    return list(paths(list(Application(GatewaySettings(), never).app().routes)))
+    app = Application(GatewaySettings(), never).app()
+    own = [one.path for one in app.routes if isinstance(one, Route)]
+    assert len(own) == len(app.routes)
+    files = [f"/{name}" for name in FILES]
+    rest = dict.fromkeys(f"/v1{one.path}" for one in OPERATIONS)
+    return [
+        *own,
+        *rest,
+        *dict.fromkeys(f"/ui{path}" for path in [*(one.path for one in PAGES), *files]),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +187,7 @@ def test_no_action_is_for_pages_of_others(
 
 
 @pytest.mark.parametrize(
-    "action", sorted(one for one, right in RIGHTS.items() if right is not Right.INFO)
+    "action", sorted(name for name, one in ACTIONS.items() if one.right is not Right.INFO)
 )
 def test_a_link_or_a_picture_changes_nothing(
     gateway: Gateway, asked: Asked, kept: str, action: str
@@ -348,12 +345,12 @@ def test_no_route_and_no_method_is_for_somebody_without_a_key(
                 if one.right is not Right.ACK or "{queue}" in template:
                     assert (403, "access_denied") == (status, json.loads(body)["code"]), one.name
         elif door == "sqs":
-            for action, right in RIGHTS.items():
+            for action, asked_for in ACTIONS.items():
                 as_json = {"X-Amz-Target": f"AmazonSQS.{action}"}
                 status, body = unfinished(guarded, "POST", path, as_json)
                 assert 403 == status
                 assert b"MissingAuthenticationToken" in body
-                if right is not Right.ACK:
+                if asked_for.right is not Right.ACK:
                     status, body = unfinished(guarded, "POST", path, {**as_json, **bearer})
                     assert 403 == status, action
                     assert b"AccessDeniedException" in body

@@ -10,8 +10,8 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import QueueNotFound, ReceiptInvalid
-from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.settling import acks
+from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.server.batches import acks
 from tests.fixtures.backends import connected
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cassieq_spark.aio.client import for_tasks
-from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, Moves
+from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, step
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import get, new_queue, policy_of, refusal
 
@@ -227,7 +227,7 @@ def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
 ) -> None:
     """Its gateway stood still in a step. By then it was listed as failed, and others went on."""
     own, _, arn = dead_letters
-    moves = Moves(cast("Backend", SimpleNamespace(client=for_tasks(client))))
+    backend = cast("Backend", SimpleNamespace(client=for_tasks(client)))
     mine: dict[str, Any] = {
         "TaskHandle": "mine", "Status": "RUNNING", UNTIL: client.now_us() // 1_000,
         "ApproximateNumberOfMessagesMoved": 0, "ApproximateNumberOfMessagesToMove": 2,
@@ -239,13 +239,13 @@ def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
         await for_tasks(client).label_queue(own, {LABEL: json.dumps(others)})
         return await for_tasks(client).redrive(own, at_most=at_most - 1)
 
-    asyncio.run(moves._step(own, slowly, mine))
+    asyncio.run(step(backend, own, slowly, mine))
 
     assert ("FAILED", LATE) == (mine["Status"], mine["FailureReason"])
     assert others == json.loads(client.queue(own).labels[LABEL])
     mine |= {"Status": "RUNNING", UNTIL: client.now_us() // 1_000}
     client.label_queue(own, {LABEL: json.dumps(mine)})
-    asyncio.run(moves._step(own, partial(for_tasks(client).redrive, own), mine))
+    asyncio.run(step(backend, own, partial(for_tasks(client).redrive, own), mine))
     assert ("FAILED", LATE) == tuple(tasks(sqs, arn)[0][key] for key in ("Status", "FailureReason"))
 
 

@@ -50,7 +50,7 @@ def looking(client: cassieq.Client, work: Callable[[httpx.AsyncClient], Awaitabl
 
     async def run() -> Any:
         async with connected(client) as backend:
-            page = UiDoor(backend, Gate(backend, None), RepairLog(None), Rates(), has_login=False)
+            page = UiDoor(backend, Gate(backend, None), RepairLog(None), Rates())
             transport = httpx.ASGITransport(Starlette(routes=[Mount(PREFIX, page)]))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 return await work(http)

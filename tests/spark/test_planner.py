@@ -23,6 +23,7 @@ from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Away, FaultyStore
 from tests.fixtures.queues import time_stands_still
+from tests.fixtures.transports import driver_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +189,7 @@ def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
     used = sorted({leased.place.bucket for leased in SourceOffset.from_json(end).leases})
     for bucket in used:
         portal.run(lane.pointers.advance(Pointer.REPAIR, bucket + 1))
-        lane.store.session._session.execute(
+        driver_of(lane.store.session).session.execute(
             f"DELETE FROM {lane.store.session.keyspace}.bucket "  # noqa: S608 - a test's own
             "WHERE lane = %s AND bucket = %s IF EXISTS",
             (lane.lane_id, bucket),

@@ -10,7 +10,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies
 

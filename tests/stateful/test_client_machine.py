@@ -28,6 +28,7 @@ from cassieq_spark.store.statements import Kind, every_statement
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Door, door_of
+from tests.fixtures.transports import intercept
 from tests.stateful.queue_reference import Expected, Place, Reference
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class TwoClients(RuleBasedStateMachine):
     def create(self, max_deliveries: int | None, size: int) -> None:
         for one in self._clients:
             one._store.clock = one._session.clock
-            one._session.interceptor = None
+            intercept(one._session, None)
         dead = f"{self._name}.dead"
         self._clients[0].create_queue(dead)
         self._settings = {"bucket_size": size, "visibility_timeout": SOON_S}
@@ -264,7 +265,7 @@ class TwoClients(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for one in self._clients:
-            one._session.interceptor = None
+            intercept(one._session, None)
 
     def _some(self, data: st.DataObject) -> list[Message]:
         numbers = st.sets(st.integers(0, len(self._got) - 1), min_size=1, max_size=5)

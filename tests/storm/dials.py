@@ -15,9 +15,11 @@ from cassandra import OperationTimedOut, Unavailable
 
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import generator
+from cassieq_spark.store import portal
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Kind, every_statement
 from tests.fixtures.faults import Fault, FaultyStore, partition_of
+from tests.fixtures.transports import intercept
 from tests.storm.node_clock import NodeClock, measure_often
 
 if TYPE_CHECKING:
@@ -159,14 +161,14 @@ class PartlyAway:
     def around(
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
-        """See `cassieq_spark.store.sent.Interceptor`."""
+        """See `tests.fixtures.transports.Interceptor`."""
         self._dials.refuse(statement, params)
         return proceed()
 
     def watch(self, session: CqlSession) -> None:
         """Be there when it is needed; never returns."""
         while True:
-            session.interceptor = self if self._dials.away[0] else None
+            intercept(session, self if self._dials.away[0] else None)
             SystemClock().wait(_LOOK_EVERY_S)
 
 
@@ -183,9 +185,11 @@ def install(
 
     def connect_with_dials(self: CqlSession, options: ConnectionOptions) -> None:
         connect(self, options)
-        self.clock = ClusterClock(WrongClock(dials), dials.node_clock.falsified(self.node_clocks))
+        told = dials.node_clock.falsified(self.node_clocks)
+        self.clock = ClusterClock(WrongClock(dials), told, spawn=portal.start)
+        portal.run(self.clock.settle())
         if loses:
-            self.interceptor = LosingStore(dials, seed, record)
+            intercept(self, LosingStore(dials, seed, record))
         else:
             watching = PartlyAway(dials)
             threading.Thread(target=watching.watch, args=(self,), daemon=True).start()

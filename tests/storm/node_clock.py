@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-    from cassieq_spark.clock import Answers, Ask
+    from cassieq_spark.clock import Answers, Ask, Clock
 
 MEASURE_EVERY_S: Final = 2.0
 """A storm is over in less than the minute after which a client asks its nodes again."""
@@ -43,8 +43,8 @@ class NodeClock:
     def falsified(self, ask: Ask) -> Ask:
         """What nodes say, but for that one."""
 
-        def asked(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-            answers = ask(stopwatch, but)
+        async def asked(base: Clock, but: Collection[str]) -> Answers:
+            answers = await ask(base, but)
             address, ahead_s = _VALUES.unpack_from(self._values)
             readings = tuple(
                 replace(one, there_us=one.there_us + int(ahead_s * 1e6))

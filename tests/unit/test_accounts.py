@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.accounts import tokens
-from cassieq_spark.accounts.key_cache import KEPT_S, KeyCache
+from cassieq_spark.accounts.authenticator import KEPT_S, KeyCache
 from cassieq_spark.accounts.keys import KEY_ID, new_key_id, new_secret
 from cassieq_spark.accounts.master_key import MasterKey, derive, write_new
 from cassieq_spark.entropy import new_uuid

@@ -13,10 +13,12 @@ from cassieq_spark.store.call import Call
 from cassieq_spark.store.side_by_side import LEAST_S, SideBySide, in_turn, one_call
 from cassieq_spark.testing import ManualClock
 
+CLOCK = SystemClock()
+
 
 def test_a_calls_time_runs_only_while_it_waits_and_begins_anew_with_an_answer() -> None:
     clock = ManualClock()
-    call = Call(24.0, waited_s=4.0, monotonic=clock.monotonic)
+    call = Call(24.0, clock, waited_s=4.0)
     clock.advance(100)  # it works on something
     with call.waiting():
         clock.advance(5)
@@ -35,19 +37,16 @@ def test_a_calls_time_runs_only_while_it_waits_and_begins_anew_with_an_answer() 
 
 
 def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> None:
-    with one_call(7.0, waited_s=5.0) as call, one_call(100.0) as inner:
+    with one_call(7.0, CLOCK, waited_s=5.0) as call, one_call(100.0, CLOCK) as inner:
         assert call is inner
         assert 2.0 == pytest.approx(side_by_side.present().left_s(0.0))
 
         async def limits(_: int) -> side_by_side.Patience:
             return side_by_side.present()
 
-        (seen,) = {
-            id(one.call)
-            for one in asyncio.run(SideBySide(SystemClock().monotonic).map(limits, range(3)))
-        }
+        (seen,) = {id(one.call) for one in asyncio.run(SideBySide(CLOCK).map(limits, range(3)))}
         assert id(call) == seen
-    with one_call(7.0, waited_s=9.0):
+    with one_call(7.0, CLOCK, waited_s=9.0):
         assert LEAST_S == side_by_side.present().left_s(0.0)
     assert side_by_side.present().call is None
 
@@ -56,13 +55,13 @@ def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_
     async def main() -> None:
         lock = asyncio.Lock()
         async with lock:
-            with one_call(5.0) as call:
+            with one_call(5.0, CLOCK) as call:
                 before_s = call.left_s
                 with pytest.raises(StoreTimeout, match="Nothing was sent"):
-                    async with in_turn(lock, "this", 0.05):
+                    async with in_turn(lock, "this", 0.05, CLOCK):
                         pytest.fail("another has the turn")
                 assert call.left_s <= before_s - 0.04
-        async with in_turn(lock, "this", 0.05):
+        async with in_turn(lock, "this", 0.05, CLOCK):
             assert lock.locked()
         assert not lock.locked()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from cassieq_spark.model.choice import Chooser, Seen, is_lost
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claimable
 from cassieq_spark.model.row_limits import PREFERRED_LEASES
-from cassieq_spark.queue.get import choosing
-from cassieq_spark.queue.get.choosing import BY_ID_AFTER_S, BY_ID_EVERY, Choosing, has_fresh
+from cassieq_spark.queue.get import choice
+from cassieq_spark.queue.get.choice import BY_ID_AFTER_S, BY_ID_EVERY, Choice, has_fresh
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.rows import sealed
 
@@ -41,16 +41,6 @@ LOOK_S = 0.002
 WINDOW = 8
 TRIES = 4
 SECONDS = 15.0
-
-
-@dataclass(slots=True)
-class Mine:
-    """What `Leftover` tells a choice."""
-
-    buckets: list[BucketNo] = field(default_factory=list)
-
-    def lose(self, bucket: BucketNo) -> None:
-        self.buckets = [at for at in self.buckets if at != bucket]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,19 +111,17 @@ class World:
 
     # --- who works there -----------------------------------------------------------------------
 
-    def choosing(self, client: UUID) -> tuple[Choosing, Mine]:
+    def choice(self, client: UUID) -> Choice:
         session = SimpleNamespace(client_id=client)
         store = SimpleNamespace(session=session)
-        mine = Mine()
         lane: Any = SimpleNamespace(clock=self.clock, store=store, max_deliveries=None)
-        return Choosing(lane, mine), mine  # type: ignore[arg-type]  # what a choice needs of it
+        return Choice(lane)  # with what a choice needs of a lane
 
-    def get(self, chooses: Choosing, mine: Mine, client: UUID, want: int, got: list[Any]) -> Steps:
+    def get(self, chooses: Choice, client: UUID, want: int, got: list[Any]) -> Steps:
         """As `Reader`: a look, then claims until one is applied."""
         chooses.begin()
         yield LOOK_S
-        chooser = chooses.chooser if chooses.keeps_apart else None
-        rows = self._look(chooser, want)
+        rows = self._look(chooses.chooser, want)
         ours, theirs = chooses.split(rows)
         order = [*chooses.in_order(ours), *chooses.in_order(theirs)]
         for bucket in order[:TRIES]:
@@ -159,7 +147,7 @@ class World:
             row, found = leases.claim(before.value, terms, partial(uuid_at, now_us))
             if found:
                 self.change(bucket, row, client)
-                mine.buckets = [bucket]
+                chooses.mine = [bucket]
                 got += [(bucket, one.lease_id) for one in found]
                 return
 
@@ -172,9 +160,7 @@ class World:
             if not there:
                 continue
             found[bucket] = row
-            is_theirs = chooser is not None and chooser.is_others(
-                bucket, choosing.seen(row), now_us
-            )
+            is_theirs = chooser.is_others(bucket, choice.seen(row), now_us)
             available += 0 if is_theirs else there
             behind += 1
             if available >= want or behind > 3 * WINDOW:
@@ -186,7 +172,7 @@ class World:
     ) -> Steps:
         """Gets, works, acks, and begins again; or dies with what it has got."""
         client = uuid_at(self._number)
-        chooses, mine = self.choosing(client)
+        chooses = self.choice(client)
         began: float | None = None
         while gets > 0:
             gets -= 1
@@ -194,7 +180,7 @@ class World:
                 self.gaps_s.append(self.clock.monotonic() - began)
             began = self.clock.monotonic()
             got: list[Any] = []
-            yield from self.get(chooses, mine, client, want, got)
+            yield from self.get(chooses, client, want, got)
             if dies:
                 return
             yield work_s if got else 0.01
@@ -350,15 +336,15 @@ def test_p28_a_fresh_message_is_tried_within_x(around: Callable[[World], None]) 
 def test_without_gets_by_id_it_is_not(
     around: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "BY_ID_EVERY", math.inf)
-    monkeypatch.setattr(choosing, "BY_ID_AFTER_S", math.inf)
+    monkeypatch.setattr(choice, "BY_ID_EVERY", math.inf)
+    monkeypatch.setattr(choice, "BY_ID_AFTER_S", math.inf)
     assert 0 in {bucket for bucket, _, _ in within_x(world_of(around))}
 
 
 def test_p28_of_gets_that_are_far_apart_every_other_one_goes_by_id() -> None:
     """Each comes later than one by id is due, and one by id leaves alone what came back."""
     world = World()
-    chooses, _ = world.choosing(uuid_at(1))
+    chooses = world.choice(uuid_at(1))
     found = []
     for _ in range(6):
         world.clock.advance(BY_ID_AFTER_S)
@@ -386,7 +372,7 @@ def test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_me
 def test_clients_that_get_once_try_it_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in so many of them goes by id, as each begins to count somewhere."""
     draw = generator(1)
-    monkeypatch.setattr(choosing, "first_count", lambda: draw.randrange(BY_ID_EVERY))
+    monkeypatch.setattr(choice, "first_count", lambda: draw.randrange(BY_ID_EVERY))
     world = World()
     got_once(world)
     world.run(SECONDS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -23,13 +23,14 @@ from cassieq_spark.clock import (
     Reading,
     SystemClock,
 )
-from cassieq_spark.errors import StoreUnavailable
+from cassieq_spark.errors import StoreUnavailable, UsageError
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
-from cassieq_spark.testing import wait_until
 from cassieq_spark.testing.clock import START_US, ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cassieq_spark.clock import Ask, Clock
 
 HOUR_US = 3_600_000_000
 
@@ -69,21 +70,26 @@ class Nodes:
     def is_up(self, value: bool) -> None:
         self.away = set() if value else set(self.errors_us)
 
-    def __call__(self, stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+    async def __call__(self, base: Clock, but: Collection[str]) -> Answers:
         self.asked += 1
         asked = [node for node in self.errors_us if node not in but]
         return Answers(
-            readings=tuple(self._reading(one, stopwatch) for one in asked if one not in self.away),
+            readings=tuple(self._reading(one, base) for one in asked if one not in self.away),
             silent=frozenset(asked) & self.away,
         )
 
-    def _reading(self, node: str, stopwatch: Callable[[], float]) -> Reading:
+    def _reading(self, node: str, base: Clock) -> Reading:
         there_s, back_s = (0.0, 0.0) if self.trips is None else next(self.trips)
-        sent = stopwatch()
+        sent = base.monotonic()
         self.true.advance(there_s)
         answer = self.true.now_us() + self.errors_us[node]
         self.true.advance(back_s)
-        return Reading(node=node, sent_s=sent, back_s=stopwatch(), there_us=answer)
+        return Reading(node=node, sent_s=sent, back_s=base.monotonic(), there_us=answer)
+
+
+def clock_of(base: Clock, ask: Ask, **more: Any) -> ClusterClock:
+    """A clock that measures as soon as it is asked for a time that it does not know."""
+    return ClusterClock(base, ask, spawn=asyncio.run, **more)
 
 
 def error_us(clock: ClusterClock, true: ManualClock) -> int:
@@ -95,7 +101,7 @@ def error_us(clock: ClusterClock, true: ManualClock) -> int:
 def test_nothing_is_measured_before_time_is_asked_for() -> None:
     nodes = Nodes(ManualClock())
 
-    ClusterClock(ManualClock(), nodes)
+    clock_of(ManualClock(), nodes)
 
     assert 0 == nodes.asked
 
@@ -104,7 +110,7 @@ def test_clients_with_clocks_hours_apart_agree() -> None:
     early, late = Machine(wrong_by_us=-5 * HOUR_US), Machine(wrong_by_us=7 * HOUR_US)
     nodes = Nodes(ManualClock())
 
-    times = {ClusterClock(machine, nodes).now_us() for machine in (early, late)}
+    times = {clock_of(machine, nodes).now_us() for machine in (early, late)}
 
     assert {START_US} == times
 
@@ -112,7 +118,7 @@ def test_clients_with_clocks_hours_apart_agree() -> None:
 def test_time_goes_on_between_measurements_without_asking() -> None:
     machine = Machine()
     nodes = Nodes(machine)
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     asked = nodes.asked
 
@@ -124,7 +130,7 @@ def test_time_goes_on_between_measurements_without_asking() -> None:
 
 def test_it_is_measured_again_after_a_minute() -> None:
     machine, cluster = Machine(), ManualClock()
-    clock = ClusterClock(machine, Nodes(cluster))
+    clock = clock_of(machine, Nodes(cluster))
     clock.now_us()
 
     cluster.advance(MEASURE_EVERY_S + 0.005)  # 5 ms of drift
@@ -142,7 +148,7 @@ def test_the_error_is_at_most_half_the_fastest_round_trip(
     trips: list[tuple[float, float]],
 ) -> None:
     true = ManualClock()
-    clock = ClusterClock(Machine(true, wrong_by_us=HOUR_US), Nodes(true, trips=iter(trips)))
+    clock = clock_of(Machine(true, wrong_by_us=HOUR_US), Nodes(true, trips=iter(trips)))
 
     wrong_us = error_us(clock, true)
 
@@ -155,7 +161,7 @@ def test_setting_the_machines_clock_moves_nothing(set_by_us: int) -> None:
     # Else a client would re-claim live leases, or shorten its own, until the next measurement (I2).
     machine, cluster = Machine(), ManualClock()
     nodes = Nodes(cluster)
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     nodes.is_up = False
 
@@ -166,7 +172,7 @@ def test_setting_the_machines_clock_moves_nothing(set_by_us: int) -> None:
 
 def test_a_machine_that_slept_measures_at_once() -> None:
     machine, cluster = Machine(), ManualClock()
-    clock = ClusterClock(machine, Nodes(cluster))
+    clock = clock_of(machine, Nodes(cluster))
     clock.now_us()
 
     # Linux' monotonic clock stands still meanwhile, the wall clock is right again.
@@ -180,7 +186,7 @@ def test_a_cluster_that_never_answered_has_no_time() -> None:
     machine = Machine()
     nodes = Nodes(machine)
     nodes.is_up = False
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
 
     with pytest.raises(StoreUnavailable, match="0 of 1 nodes of this data centre told their time"):
         clock.now_us()
@@ -192,7 +198,7 @@ def test_a_cluster_that_never_answered_has_no_time() -> None:
 def test_a_cluster_that_is_away_later_is_asked_again_now_and_then() -> None:
     machine = Machine()
     nodes = Nodes(machine)
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     nodes.is_up = False
 
@@ -208,50 +214,49 @@ def test_a_cluster_that_is_away_later_is_asked_again_now_and_then() -> None:
     ] == seen
 
 
-def test_threads_that_come_together_measure_once() -> None:
+def test_calls_that_come_together_measure_once() -> None:
     nodes = Nodes(ManualClock())
-    all_are_here = threading.Barrier(8)
-    times = []
+    clock = clock_of(Machine(), nodes)
 
-    def measure(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-        if nodes.asked == 0:
-            all_are_here.wait(30)  # the others ask for the time while this one measures
-        return nodes(stopwatch, but)
+    async def together() -> None:
+        await asyncio.gather(*(clock.settle() for _ in range(8)))
 
-    clock = ClusterClock(Machine(), measure)
+    asyncio.run(together())
 
-    def ask() -> None:
-        all_are_here.wait(30)
-        times.append(clock.now_us())
-
-    with running([clock.now_us, *[ask] * 7]):
-        pass
-
-    assert [START_US] * 7 == times
+    assert START_US == clock.now_us()
     assert 5 == nodes.asked
 
 
-def test_a_later_measurement_keeps_nobody_else_waiting() -> None:
+def test_a_later_measurement_keeps_nobody_waiting_and_is_begun_once() -> None:
     machine = Machine()
-    nodes = Nodes(machine)
-    measuring, answer = threading.Event(), threading.Event()
-
-    def measure(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
-        if clock._anchor is not None:
-            measuring.set()
-            answer.wait(30)
-        return nodes(stopwatch, but)
-
-    clock = ClusterClock(machine, measure)
-    clock.now_us()
+    begun: list[Coroutine[Any, Any, None]] = []
+    clock = ClusterClock(machine, Nodes(machine), spawn=begun.append)
+    asyncio.run(clock.settle())
     machine.advance(MEASURE_EVERY_S)
 
-    with running([clock.now_us]):
-        wait_until(measuring.is_set, describe="one thread to measure")
-        time_us = clock.now_us()  # would hang
-        answer.set()
+    assert [START_US + 60_000_000] * 2 == [clock.now_us() for _ in range(2)]
+    (measuring,) = begun
+    asyncio.run(measuring)
+    machine.advance(MEASURE_EVERY_S)
+    clock.now_us()
+    assert 2 == len(begun)
+    begun[1].close()
 
-    assert START_US + 60_000_000 == time_us
+
+def test_a_clock_that_cannot_begin_to_measure_goes_on() -> None:
+    """The interpreter ends: the thread of the event loop is gone."""
+
+    def refuse(work: Coroutine[Any, Any, None]) -> None:
+        work.close()
+        raise UsageError("it has ended")
+
+    machine = Machine()
+    clock = ClusterClock(machine, Nodes(machine), spawn=refuse)
+    with pytest.raises(StoreUnavailable, match="too few"):
+        clock.now_us()
+    asyncio.run(clock.settle())
+    machine.advance(MEASURE_EVERY_S)
+    assert START_US + 60_000_000 == clock.now_us()
 
 
 # --- whose clock is wrong -------------------------------------------------------------------------
@@ -264,7 +269,7 @@ def test_t7_one_node_whose_clock_is_wrong_moves_nothing(node: str, wrong_by_us: 
     told: list[Mapping[str, float]] = []
     nodes = Nodes(ManualClock(), {"a": 0, "b": 0, "c": 0} | {node: wrong_by_us})
 
-    clock = ClusterClock(Machine(), nodes, tell=told.append)
+    clock = clock_of(Machine(), nodes, tell=told.append)
 
     assert START_US == clock.now_us()
     assert [{node: wrong_by_us / 1e6}] == told
@@ -272,7 +277,7 @@ def test_t7_one_node_whose_clock_is_wrong_moves_nothing(node: str, wrong_by_us: 
 
 def test_t7_clocks_that_agree_are_nothing_to_tell_of() -> None:
     told: list[Mapping[str, float]] = []
-    clock = ClusterClock(Machine(), Nodes(ManualClock(), {"a": 0, "b": 900_000}), tell=told.append)
+    clock = clock_of(Machine(), Nodes(ManualClock(), {"a": 0, "b": 900_000}), tell=told.append)
 
     clock.now_us()
 
@@ -290,7 +295,7 @@ def test_t7_two_wrong_nodes_of_five_are_outvoted(
 ) -> None:
     nodes = Nodes(ManualClock(), dict(zip(order, [*right, *wrong], strict=True)))
 
-    wrong_us = ClusterClock(Machine(), nodes).now_us() - START_US
+    wrong_us = clock_of(Machine(), nodes).now_us() - START_US
 
     assert min(right) <= wrong_us <= max(right)
 
@@ -304,11 +309,11 @@ def test_t7_a_first_measurement_waits_for_a_majority(wrong_by_us: int) -> None:
     nodes.away = {"busy"}
 
     class Waiting(Machine):
-        def wait(self, seconds: float) -> None:
-            super().wait(seconds)
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
             nodes.away.clear()
 
-    clock = ClusterClock(Waiting(machine), nodes)
+    clock = clock_of(Waiting(machine), nodes)
 
     assert 0 == error_us(clock, machine)
 
@@ -320,7 +325,7 @@ def test_t7_of_two_that_disagree_for_long_the_earlier_is_believed_at_first(ahead
     machine = Machine()
     nodes = Nodes(machine, {"a": ahead_us, "b": HOUR_US - ahead_us})
 
-    assert 0 == error_us(ClusterClock(machine, nodes), machine)
+    assert 0 == error_us(clock_of(machine, nodes), machine)
 
 
 @pytest.mark.invariant("I2")
@@ -330,7 +335,7 @@ def test_t7_of_two_that_disagree_a_clock_that_runs_believes_the_one_like_itself(
 ) -> None:
     machine = Machine()
     nodes = Nodes(machine, {"wrong": wrong_by_us, "right": 0, "gone": 0})
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     nodes.away = {"gone"}
 
@@ -345,14 +350,14 @@ def test_t7_a_wrong_node_that_is_the_only_one_to_answer_moves_nothing(wrong_by_u
     """Nothing has a quorum then; when it has again, a minute of a wrong time would be to come."""
     machine = Machine()
     nodes = Nodes(machine, {"wrong": wrong_by_us, "b": 0, "c": 0})
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     nodes.away = {"b", "c"}
 
     machine.advance(MEASURE_EVERY_S)
     assert 0 == error_us(clock, machine)
 
-    fresh = ClusterClock(machine, nodes)
+    fresh = clock_of(machine, nodes)
     with pytest.raises(StoreUnavailable, match="1 of 3 nodes of this data centre"):
         fresh.now_us()
     nodes.away.clear()
@@ -365,7 +370,7 @@ def test_t7_a_half_that_agrees_is_believed_before_long(there: int, away: int) ->
     machine = Machine()
     nodes = Nodes(machine, dict.fromkeys("abcde"[: there + away], 0))
     nodes.away = set("abcde"[:away])
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
 
     if there * 2 < away + there:
         with pytest.raises(StoreUnavailable, match="2 of 5 nodes"):
@@ -378,12 +383,12 @@ def test_t7_a_half_that_agrees_is_believed_before_long(there: int, away: int) ->
 def test_t7_a_node_whose_clock_was_set_while_it_was_asked_counts_as_it_is_now() -> None:
     nodes = Nodes(ManualClock(), {"a": HOUR_US})
 
-    def ask(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+    async def ask(base: Clock, but: Collection[str]) -> Answers:
         if nodes.asked == 2:
             nodes.errors_us["a"] = 0
-        return nodes(stopwatch, but)
+        return await nodes(base, but)
 
-    assert START_US == ClusterClock(Machine(), ask).now_us()
+    assert START_US == clock_of(Machine(), ask).now_us()
 
 
 # --- under load -----------------------------------------------------------------------------------
@@ -395,7 +400,7 @@ def test_t7_a_first_sample_that_took_seconds_is_not_used() -> None:
     machine = Machine()
     trips = iter([(0.0, 1.5)] * 5 + [(0.0, 0.002)] * 5)
 
-    assert abs(error_us(ClusterClock(machine, Nodes(machine, trips=trips)), machine)) <= 1_000
+    assert abs(error_us(clock_of(machine, Nodes(machine, trips=trips)), machine)) <= 1_000
 
 
 @given(trips=st.lists(st.tuples(slow_trip_s, slow_trip_s), min_size=1, max_size=8))
@@ -404,7 +409,7 @@ def test_t7_however_slow_the_answers_two_clients_are_no_further_apart_than_the_m
     trips: list[tuple[float, float]],
 ) -> None:
     machine = Machine()
-    clock = ClusterClock(machine, Nodes(machine, trips=itertools.cycle(trips)))
+    clock = clock_of(machine, Nodes(machine, trips=itertools.cycle(trips)))
     try:
         wrong_us = error_us(clock, machine)
     except StoreUnavailable:
@@ -417,14 +422,14 @@ def test_t7_a_clock_that_can_be_measured_by_slow_answers_only_has_no_time() -> N
     nodes = Nodes(machine, trips=itertools.repeat((0.0, 0.3)))
 
     with pytest.raises(StoreUnavailable, match="0 of 1 nodes"):
-        ClusterClock(machine, nodes).now_us()
+        clock_of(machine, nodes).now_us()
 
 
 @pytest.mark.invariant("I2")
 def test_t7_a_later_measurement_that_is_slow_corrects_nothing() -> None:
     machine = Machine()
     nodes = Nodes(machine)
-    clock = ClusterClock(machine, nodes)
+    clock = clock_of(machine, nodes)
     clock.now_us()
     nodes.trips = itertools.repeat((0.0, 2.0))
 
@@ -437,7 +442,7 @@ def test_t7_answers_that_were_slow_on_one_way_each_tell_the_time_together() -> N
     machine = Machine()
     nodes = Nodes(machine, trips=itertools.cycle([(0.0, 0.5), (0.5, 0.0)]))
 
-    assert 0 == error_us(ClusterClock(machine, nodes), machine)
+    assert 0 == error_us(clock_of(machine, nodes), machine)
 
 
 # --- a machine that was suspended -----------------------------------------------------------------
@@ -448,7 +453,7 @@ def test_t13_time_goes_on_while_the_machine_sleeps_and_cassandra_is_away() -> No
     """Else it would hand out, and keep leased in its mind, what is others' long since."""
     machine = Machine()
     nodes = Nodes(machine)
-    clock = ClusterClock(machine, nodes, counts_sleep=False)
+    clock = clock_of(machine, nodes, counts_sleep=False)
     clock.now_us()
     nodes.is_up = False
 
@@ -464,7 +469,7 @@ def test_t13_time_goes_on_while_the_machine_sleeps_and_cassandra_is_away() -> No
 def test_t13_a_wall_clock_that_was_set_back_does_not_turn_time_back() -> None:
     machine = Machine()
     nodes = Nodes(machine)
-    clock = ClusterClock(machine, nodes, counts_sleep=False)
+    clock = clock_of(machine, nodes, counts_sleep=False)
     clock.now_us()
     nodes.is_up = False
 
@@ -485,7 +490,7 @@ def test_t13_monotonic_time_counts_what_a_suspended_machine_sleeps() -> None:
 
 def test_waiting_and_monotonic_time_are_the_machines() -> None:
     machine = Machine()
-    clock = ClusterClock(machine, Nodes(ManualClock()))
+    clock = clock_of(machine, Nodes(ManualClock()))
 
     clock.wait(2.5)
 
@@ -566,14 +571,3 @@ def test_a_manual_clock_loses_nothing_when_another_thread_advances_in_the_middle
     other.join()
 
     assert 11_000_000 == clock.now_us()
-
-
-@contextmanager
-def running(work: list[Callable[[], object]]) -> Iterator[None]:
-    """Threads that have ended at the end of the block."""
-    threads = [threading.Thread(target=one) for one in work]
-    for thread in threads:
-        thread.start()
-    yield
-    for thread in threads:
-        thread.join()

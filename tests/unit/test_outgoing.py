@@ -9,7 +9,7 @@ import pytest
 
 from cassieq_spark.errors import PutAmbiguous
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.server.outgoing import Outgoing, put
+from cassieq_spark.server.batches import Outgoing, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cassieq_spark.queue.get.pace import (
+from cassieq_spark.queue.get.getter import (
     LONGEST_PAUSE_S,
     PAUSES_S,
     QUICK_FOR_S,

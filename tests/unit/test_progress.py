@@ -78,6 +78,39 @@ def test_lanes_side_by_side_are_told_one_at_a_time_and_lose_no_bucket() -> None:
     assert (800, 800) == (seen[-1].buckets_done, seen[-1].buckets)
 
 
+def test_a_caller_of_another_event_loop_is_told_one_at_a_time_too() -> None:
+    """Its function runs in threads, so each call waits here for a second one to come in."""
+    inside, is_second = threading.Lock(), threading.Event()
+    shares: list[float] = []
+
+    def tell(now: Progress) -> None:
+        if not inside.acquire(blocking=False):
+            is_second.set()
+            return
+        shares.append(now.share)
+        is_second.wait(0.02)
+        inside.release()
+
+    tracker = Tracker(tell, 1)
+
+    async def lane() -> None:
+        reach = await tracker.lane(range(2))
+        await reach(0)
+        await reach(1)
+
+    async def work() -> None:
+        await tracker.begin("orders", 4)
+        await asyncio.gather(*(lane() for _ in range(4)))
+
+    async def main() -> None:
+        await portal.asked(work())
+
+    asyncio.run(main())
+    assert not is_second.is_set(), "two callbacks at once"
+    assert sorted(shares) == shares
+    assert 1.0 == shares[-1]
+
+
 def test_buckets_that_are_born_meanwhile_do_not_count_beyond_all() -> None:
     seen: list[Progress] = []
     tracker = Tracker(seen.append, 1)

@@ -11,8 +11,7 @@ from cassieq_spark.cli.repair import check_metrics_file
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.metrics import NODE_CLOCKS_WRONG, OF_PASSES
 from cassieq_spark.repair import outcome
-from cassieq_spark.repair.findings import Finding, VerifyReport
-from cassieq_spark.repair.report import QueueRepair, RepairReport
+from cassieq_spark.repair.report import Finding, QueueRepair, RepairReport, VerifyReport
 from cassieq_spark.store.node_clocks import warn_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from cassieq_spark.queue.shelf import Held, Shelf, doors
 from cassieq_spark.testing import ManualClock
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.shelf import Waiter
+    from cassieq_spark.queue.shelf import Ticket
 
 LANE = LaneId(UUID(int=1))
 
@@ -60,15 +60,13 @@ class World:
         self.shelf.begin_look()
         self.shelf.end_look(self.held(*numbers))
 
-    def waiter(self) -> Waiter:
-        found = self.shelf.ask()
-        assert not isinstance(found, Message)
-        return found
+    def waiter(self) -> Ticket:
+        return self.shelf.ask()
 
     def taken(self) -> int:
-        found = self.shelf.ask()
-        assert isinstance(found, Message)
-        return found.id
+        found = got(self.shelf.ask())
+        assert found is not None
+        return found
 
 
 @pytest.fixture
@@ -76,7 +74,7 @@ def world() -> World:
     return World()
 
 
-def got(waiter: Waiter) -> int | None:
+def got(waiter: Ticket) -> int | None:
     assert waiter.done()
     held = waiter.result()
     return None if held is None else held.message.id
@@ -140,15 +138,15 @@ def test_a_message_whose_lease_was_renewed_says_so_and_one_that_was_refused_is_n
     world: World,
 ) -> None:
     world.look(1, 2)
-    held = {one.receipt: one for one in world.shelf.waiting()}
-    refused = {receipt for receipt in held if receipt.first == 1}
+    waiting = {one.receipt: one for one in world.shelf.waiting()}
+    refused = {receipt for receipt in waiting if receipt.first == 1}
     until_us = world.clock.now_us() + 90_000_000
-    world.shelf.renewed(held, refused, until_us)
+    world.shelf.renewed(waiting, refused, until_us)
     world.clock.advance(60)
-    found = world.shelf.ask()
-    assert isinstance(found, Message)
-    assert found.visible_until is not None
-    assert (2, until_us) == (found.id, us_of(found.visible_until))
+    held = world.shelf.ask().result()
+    assert held is not None
+    assert held.message.visible_until is not None
+    assert (2, until_us) == (held.message.id, us_of(held.message.visible_until))
 
 
 @pytest.mark.invariant("I2")
@@ -220,17 +218,15 @@ def test_threads_that_come_and_go_lose_no_message(world: World) -> None:
 
     def work(seed: int) -> None:
         for turn in range(200):
-            asked = world.shelf.ask()
-            if not isinstance(asked, Message):
-                if (turn + seed) % 3 == 0:
-                    world.shelf.leave(asked)
-                    continue
-                asked.wait(30)
-                held = asked.result()
-                assert held is not None
-                asked = held.message
+            ticket = world.shelf.ask()
+            if not ticket.done() and (turn + seed) % 3 == 0:
+                world.shelf.leave(ticket)
+                continue
+            ticket.wait(30)
+            held = ticket.result()
+            assert held is not None
             with lock:
-                found.append(asked.id)
+                found.append(held.message.id)
 
     with ThreadPoolExecutor(4) as pool:
         working = [pool.submit(work, seed) for seed in range(4)]

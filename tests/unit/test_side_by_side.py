@@ -14,11 +14,11 @@ from cassieq_spark.store import side_by_side
 from cassieq_spark.store.call import acting
 from cassieq_spark.store.side_by_side import WIDTH, Places, SideBySide
 
-MONOTONIC = SystemClock().monotonic
+CLOCK = SystemClock()
 
 
 def works() -> SideBySide:
-    return SideBySide(MONOTONIC)
+    return SideBySide(CLOCK)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -59,7 +59,7 @@ def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     order: list[str] = []
 
     async def main() -> None:
-        places = Places(1, MONOTONIC)
+        places = Places(1, CLOCK)
         held = await places.take(None)
 
         async def one_item() -> None:
@@ -84,7 +84,7 @@ def test_accounts_get_places_in_turn() -> None:
     order: list[str] = []
 
     async def main() -> None:
-        places = Places(1, MONOTONIC)
+        places = Places(1, CLOCK)
         held = await places.take("a")
 
         async def one_item(account: str) -> None:

@@ -15,9 +15,8 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.accounts import canonical, signature
-from cassieq_spark.accounts.canonical import SignedRequest
-from cassieq_spark.accounts.signature import SKEW_S, claim_of
+from cassieq_spark.accounts import signature
+from cassieq_spark.accounts.signature import SKEW_S, SignedRequest, claim_of
 from cassieq_spark.errors import AuthenticationFailed, CassieqError, RequestTimeSkewed
 from cassieq_spark.options.values import Secret
 
@@ -78,11 +77,11 @@ def with_header(request: SignedRequest, name: str, value: str | None) -> SignedR
 
 
 segments = st.text(st.sampled_from("abzAZ09-_.~ %+&=é/"), max_size=8)
-wire_paths = segments.map(lambda text: "/" + canonical.quote(text, safe="/+&="))
+wire_paths = segments.map(lambda text: "/" + signature.quote(text, safe="/+&="))
 query_words = st.text(st.sampled_from("abZ0-_.~ +&=é%/"), min_size=1, max_size=6)
 wire_queries = st.lists(st.tuples(query_words, query_words), max_size=4).map(
     lambda pairs: "&".join(
-        f"{canonical.quote(name, safe='-_.~')}={canonical.quote(value, safe='-_.~')}"
+        f"{signature.quote(name, safe='-_.~')}={signature.quote(value, safe='-_.~')}"
         for name, value in pairs
     )
 )
@@ -276,7 +275,7 @@ def test_an_unsigned_payload_is_refused_where_the_body_says_what_is_done(
 def test_a_header_that_comes_twice_is_signed_in_its_order() -> None:
     headers = (("zeta", "b  c"), ("zeta", "a"))
     request = replace(signed(), headers=headers)
-    assert "zeta:b c,a\n" == canonical.canonical_headers(request, ["zeta"])
+    assert "zeta:b c,a\n" == signature.canonical_headers(request, ["zeta"])
 
 
 def test_the_example_of_the_aws_documents() -> None:
@@ -293,15 +292,15 @@ def test_the_example_of_the_aws_documents() -> None:
         body_sha256=EMPTY,
     )
     names = ["content-type", "host", "x-amz-date"]
-    query, _ = canonical.canonical_queries(request.query_string)
-    headers = canonical.canonical_headers(request, names)
+    query, _ = signature.canonical_queries(request.query_string)
+    headers = signature.canonical_headers(request, names)
     text = f"GET\n/\n{query}\n{headers}\n{';'.join(names)}\n{EMPTY}"
     scope = "20150830/us-east-1/iam/aws4_request"
-    to_sign = canonical.string_to_sign(text, when="20150830T123600Z", scope=scope)
+    to_sign = signature.string_to_sign(text, when="20150830T123600Z", scope=scope)
     assert to_sign.endswith("f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59")
     assert (
         "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
-        == canonical.signature("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope, to_sign)
+        == signature.signature("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope, to_sign)
     )
 
 

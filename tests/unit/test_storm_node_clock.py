@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from cassieq_spark.clock import Answers, Reading
+from cassieq_spark.testing import ManualClock
 from tests.storm.node_clock import NodeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from pathlib import Path
 
+    from cassieq_spark.clock import Clock
 
-def ask(stopwatch: Callable[[], float], but: Collection[str]) -> Answers:
+
+async def ask(base: Clock, but: Collection[str]) -> Answers:
     nodes = [node for node in ("127.0.0.1", "127.0.0.11") if node not in but]
-    sent_s = stopwatch()
+    sent_s = base.monotonic()
     return Answers(
         readings=tuple(
             Reading(node=node, sent_s=sent_s, back_s=sent_s, there_us=10_000_000) for node in nodes
@@ -28,10 +32,10 @@ def test_the_node_that_is_named_tells_another_time_to_all(tmp_path: Path) -> Non
     told = same.falsified(ask)
 
     dial.set("127.0.0.1", -2.5)
-    wrong = told(lambda: 0.0, ())
+    wrong = asyncio.run(told(ManualClock(), ()))
     dial.put_right()
-    right = told(lambda: 0.0, ())
+    right = asyncio.run(told(ManualClock(), ()))
 
     assert [7_500_000, 10_000_000] == [one.there_us for one in wrong.readings]
     assert frozenset({"127.0.0.3"}) == wrong.silent
-    assert ask(lambda: 0.0, ()) == right
+    assert asyncio.run(ask(ManualClock(), ())) == right

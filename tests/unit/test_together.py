@@ -190,7 +190,7 @@ def test_t5_what_is_shared_runs_under_nobodys_limits_as_long_as_the_last_one_may
         mine.set("the second's")
         acting.set("account")
         for waited_s in (23.0, 1.0):
-            with one_call(24.0, waited_s=waited_s):
+            with one_call(24.0, SystemClock(), waited_s=waited_s):
                 some.append(store.put("b"))
         await others_run()
         store.end()
@@ -210,7 +210,7 @@ def test_whoever_may_not_wait_any_more_when_its_turn_comes_is_told_that_nothing_
         store = Store()
         first = store.put("a")
         await others_run()
-        with one_call(24.0, waited_s=24.0):
+        with one_call(24.0, SystemClock(), waited_s=24.0):
             late = store.put("b")
         other = store.put("c")
         await others_run()

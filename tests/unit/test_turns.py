@@ -13,6 +13,7 @@ from cassieq_spark.server import turns as module
 from cassieq_spark.server.turns import Busy, Shared, Turns
 from cassieq_spark.store import side_by_side
 from cassieq_spark.store.call import LONGEST_S, acting
+from cassieq_spark.testing import ManualClock
 
 FOREVER = float("inf")
 
@@ -202,11 +203,10 @@ def test_a_call_has_its_place_until_it_ends_also_if_its_client_has_gone() -> Non
 def test_a_call_is_of_its_account_and_has_the_rest_of_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s = 0.0
-    monkeypatch.setattr(module, "_monotonic", lambda: now_s)
+    clock = ManualClock()
+    monkeypatch.setattr(module, "_clock", clock)
 
     async def run() -> None:
-        nonlocal now_s
         turns = Turns(1)
 
         async def seen() -> tuple[str | None, float]:
@@ -218,7 +218,7 @@ def test_a_call_is_of_its_account_and_has_the_rest_of_its_time(
         acting.set("b")
         waits = asyncio.create_task(turns.run(seen))
         await others_run()
-        now_s = 10.0
+        clock.advance(10.0)
         turns.leave("a")
         assert ("b", LONGEST_S - 10) == await waits
         assert ("c", LONGEST_S) == await turns.run(seen, "c")

@@ -1,20 +1,25 @@
-"""Claim messages of sealed buckets: one LWT per bucket, whatever the count. Holds I2.
+"""Claim messages of sealed buckets: one LWT per bucket, whatever the count. Holds I2, I10.
 
-`Budget` limits what one call may still claim: messages, bytes as they are stored, and runs of ids.
-See docs/design/get-and-leases.md.
+`Budget` limits what one call may still claim, `Claimer` claims for one owner, and `Round` gathers
+what the claims of many buckets come to. See docs/design/get-and-leases.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.lease import Terms, visible
+from cassieq_spark.model.ids import BucketNo, bucket_of
+from cassieq_spark.model.lease import Terms, claimable, is_dying, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
@@ -22,15 +27,25 @@ from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.queue.settle.settle import settle_bucket
+from cassieq_spark.store.side_by_side import present
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
     from uuid import UUID
 
-    from cassieq_spark.model.ids import BucketNo, Place
+    from cassieq_spark.model.ids import Place
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+
+    Answer = tuple[list["Claimed"], Stored[Bucket] | None]
+
+Rows = dict[BucketNo, "Stored[Bucket]"]
+
+BUCKETS_PER_CALL: Final = 2_048
+"""The maximum number of buckets that one call claims from: the offset that names its leases stays
+small."""
 
 GRACE_S: Final = 1.0
 """A call that has messages waits this long for unanswered claims, while its leases run."""
@@ -123,38 +138,185 @@ class Budget:
             self.take(one.row.value, one.lease.runs.count, runs=len(one.lease.runs.pairs))
 
 
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One round of a get in one lane: its limits, and what its claims and seals have come to.
+
+    Messages that one bucket has granted are handed out, whatever happens to the claims of others
+    (ADR 21).
+
+    Attributes:
+        budget: Claimed messages are subtracted from it.
+        pass_over: Called with each bucket that did not answer, and the error.
+        claimed: Our new claims.
+        rows: The rows that were changed, by us or by others, as they are now.
+        has_sealed: Whether a seal changed a row; the number of such rounds is limited.
+        young_for_s: How long the first message is too young to be taken; None if there is none, or
+            it was waited for.
+        more_in_s: The time until open buckets may have more than this round has taken; None if no
+            more was seen.
+    """
+
+    lane: Lane
+    budget: Budget
+    pass_over: Callable[[BucketNo, CassieqError], None]
+    claimed: list[Claimed] = field(default_factory=list)
+    rows: Rows = field(default_factory=dict)
+    has_sealed: bool = False
+    young_for_s: float | None = None
+    more_in_s: float | None = None
+
+    async def try_one(
+        self, bucket: BucketNo, claim: Awaitable[Answer], *, has_found: bool
+    ) -> list[Claimed]:
+        """Run one step of several statements, without a long wait for any: other buckets follow."""
+        with self.lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
+            return await self._add(bucket, claim)
+
+    async def try_all(
+        self, claim: Callable[[BucketNo], Awaitable[Answer]], buckets: list[BucketNo]
+    ) -> list[Claimed]:
+        """Claim in all of these buckets, up to 16 at once; do not wait long if some suffice.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        if len(buckets) == 1 and not self.claimed:
+            return await self._add(buckets[0], claim(buckets[0]))
+        lane, before = self.lane, len(self.claimed)
+        waiting = {bucket: lane.store.session.begin(claim, bucket) for bucket in buckets}
+        while waiting:
+            with present().waiting():
+                await asyncio.wait(
+                    waiting.values(),
+                    timeout=GRACE_S if self.claimed else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            done = [bucket for bucket, flight in waiting.items() if flight.done()]
+            for bucket in done:
+                await self._add(bucket, waiting.pop(bucket))
+            if not done:
+                break
+        order = {bucket: at for at, bucket in enumerate(buckets)}
+        won = sorted(self.claimed[before:], key=lambda one: order[one.bucket])
+        self.claimed[before:] = won
+        for bucket, flight in waiting.items():
+            event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error="not yet")
+            late = CasAmbiguous(
+                "a claim is not answered yet. The messages that it leases are given back"
+            )
+            self.pass_over(bucket, named(late, lane, bucket))
+            flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())
+        return won
+
+    async def _add(self, bucket: BucketNo, claim: Awaitable[Answer]) -> list[Claimed]:
+        """Add the outcome of one claim.
+
+        Raises:
+            CassieqError: An error of the queue as a whole.
+        """
+        lane = self.lane
+        try:
+            got, now = await claim
+        except StoreError as error:
+            # An ambiguous claim may exist. It runs out by itself, and takes no other claim with it
+            # [T22].
+            self.pass_over(bucket, named(error, lane, bucket))
+            event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
+            return []
+        if now is not None:
+            self.rows[bucket] = now
+        self.claimed += got
+        self.budget.take_claimed(got)
+        return got
+
+
+def _give_back(lane: Lane, bucket: BucketNo, flight: asyncio.Task[Answer]) -> None:
+    """Give back a claim that was answered after its caller had gone, uncounted."""
+    if flight.cancelled() or flight.exception() is not None:
+        return
+    claimed, _ = flight.result()
+    if claimed:
+        _note_late(lane, bucket, sum(one.lease.runs.count for one in claimed))
+        with suppress(UsageError):  # it is closed: they come back when their leases run out
+            lane.store.session.begin(give_back, claimed)
+
+
+def _note_late(lane: Lane, bucket: BucketNo, messages: int) -> None:
+    event(_logger, "claim_answered_late", **lane.as_fields(bucket), messages=messages)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimer:
-    """Claims messages of a lane for one owner, for a given time."""
+    """Claims messages of a lane for one owner, for a given time.
+
+    Attributes:
+        below_id: Only ids below this one are claimed; None: all.
+    """
 
     lane: Lane
     owner: str
     run: UUID | None
     visibility_us: int
+    below_id: int | None = None
 
-    def terms(self, at_most: int, *, below: int | None = None) -> Terms:
+    def _below(self, bucket: BucketNo) -> int | None:
+        return offset_below(self.below_id, bucket, self.lane.bucket_size)
+
+    def share(
+        self, rows: Rows, budget: Budget, *, away: Collection[BucketNo]
+    ) -> dict[BucketNo, int]:
+        """Plan how many messages to take from each bucket, until the budget is full.
+
+        Args:
+            rows: Buckets to claim from, in their order.
+            budget: Planned messages are subtracted from it. A budget of no messages plans only
+                buckets with dying messages.
+            away: Buckets that did not answer lately: they are passed over.
+        """
+        shares: dict[BucketNo, int] = {}
+        now_us, limit = self.lane.clock.now_us(), self.lane.max_deliveries
+        for bucket, row in rows.items():
+            if bucket in away:
+                continue
+            is_spent = budget.is_full and not budget.is_untouched
+            if is_spent or len(shares) >= BUCKETS_PER_CALL:
+                break
+            below = self._below(bucket)
+            dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
+            available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
+            count = budget.for_messages_of(row.value, available)
+            if count > 0 or dies:
+                shares[bucket] = count
+                budget.take(row.value, count, runs=min(count, runs_there(row.value, now_us)))
+            elif available > 0:
+                budget.size_bytes = 0  # too small for the next message; none goes before it
+                break
+        return shares
+
+    def terms(self, at_most: int, bucket: BucketNo) -> Terms:
         """Return the terms of a claim that is sent now (G6) [P18]."""
         now_us = self.lane.clock.now_us()
-        shortest_us = self.lane.store.sender.spare_us
         return Terms(
             at_most=at_most,
             owner=self.owner,
             run=self.run,
             now_us=now_us,
-            until_us=now_us + max(self.visibility_us, shortest_us),
-            below=below,
+            until_us=self._until_us(now_us),
+            below=self._below(bucket),
             max_deliveries=self.lane.max_deliveries,
             expired_die=self.lane.expired_die,
         )
 
-    async def hint(self, buckets: Iterable[BucketNo], until_us: int) -> None:
+    def _until_us(self, now_us: int) -> int:
+        return now_us + max(self.visibility_us, self.lane.store.sender.spare_us)
+
+    async def hint(self, buckets: Iterable[BucketNo]) -> None:
         """Write the expiry hints of claims that are about to be sent."""
-        lane = self.lane
-        await lane.hints.write(
-            [(bucket, until_us) for bucket in buckets],
-            now_us=lane.clock.now_us(),
-            is_sure=False,
-        )
+        now_us = self.lane.clock.now_us()
+        until_us = self._until_us(now_us)
+        hints = [(bucket, until_us) for bucket in buckets]
+        await self.lane.hints.write(hints, now_us=now_us, is_sure=False)
 
     async def claim(
         self,
@@ -162,9 +324,8 @@ class Claimer:
         row: Stored[Bucket],
         at_most: int,
         *,
-        below: int | None = None,
         fresh_first: bool = False,
-    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+    ) -> Answer:
         """Try once, on the row as last seen.
 
         Returns:
@@ -179,7 +340,7 @@ class Claimer:
             owner=self.owner,
             visibility_us=self.visibility_us,
             run=self.run,
-            below=below,
+            below=self._below(bucket),
             max_deliveries=lane.max_deliveries,
             expired_die=lane.expired_die,
             fresh_first=fresh_first,
@@ -199,11 +360,10 @@ class Claimer:
         bucket: BucketNo,
         *,
         budget: Budget | None,
-        below: int | None,
         is_filled: bool,
-        is_left_to_winner: bool = False,
-        helps: bool = True,
-    ) -> tuple[list[Claimed], Stored[Bucket] | None]:
+        is_left_to_winner: bool,
+        helps: bool,
+    ) -> Answer:
         """Seal an open bucket, and claim within the budget, by the same CAS if possible.
 
         Args:
@@ -220,7 +380,7 @@ class Claimer:
         lane = self.lane
         # Its size is known once it is sealed. Under a limit of bytes, the claim comes after that.
         at_once = budget is not None and budget.size_bytes is None
-        terms = self.terms(budget.messages, below=below) if budget is not None and at_once else None
+        terms = self.terms(budget.messages, bucket) if budget is not None and at_once else None
         closed = await seal.close(lane, bucket, terms, is_filled=is_filled, helps=helps)
         if closed is None:
             return [], None
@@ -238,7 +398,7 @@ class Claimer:
         at_most = budget.for_messages_of(row, budget.messages)
         if not at_most and budget.size_bytes is not None:
             budget.size_bytes = 0  # the rest is too small for the next message
-        got, now = await self.claim(bucket, closed.row, at_most, below=below)
+        got, now = await self.claim(bucket, closed.row, at_most)
         return got, now or closed.row
 
     async def confirm(self, claimed: list[Claimed]) -> list[Claimed]:
@@ -269,12 +429,7 @@ class Claimer:
         if too_late:
             await give_back(too_late)
             for late in too_late:
-                event(
-                    _logger,
-                    "claim_answered_late",
-                    **lane.as_fields(late.bucket),
-                    messages=late.lease.runs.count,
-                )
+                _note_late(lane, late.bucket, late.lease.runs.count)
         passed = pointers.time
         await lane.hints.write(
             [(one.bucket, now_us) for one in in_time if minute_of(one.lease.until_us) < passed],
@@ -323,6 +478,13 @@ async def give_back(claimed: list[Claimed]) -> None:
                 **one.lane.as_fields(one.bucket),
                 error=str(failure),
             )
+
+
+def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
+    """Return the offset in this bucket below which ids are below ``below_id``; None if all are."""
+    if below_id is None or bucket < bucket_of(below_id, bucket_size):
+        return None
+    return max(0, below_id - bucket * bucket_size)
 
 
 def mean_bytes(row: Bucket) -> float:

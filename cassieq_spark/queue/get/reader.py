@@ -1,86 +1,120 @@
-"""Get messages: scan, claim in sealed buckets, seal open ones if needed. Holds I2, I10."""
+"""`Reader` gets messages of one lane: look, claim in sealed buckets, seal open ones if needed.
+
+`Search` decides whether one get is done with the lane, and `Quiet` whether the next may find more
+after an empty one. Three rules spare a reader its looks:
+
+- A program goes on in the buckets of its last get for a second (`Choice.left`).
+- A Spark batch may be looked for while the last one is at work (`Reader.look_ahead`).
+- After an empty get, two cheap reads come first. A whole look is due each 30 s (`Quiet`).
+
+The first two are followed by a look if they give nothing. Holds I2, I9, I10.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import Status
-from cassieq_spark.queue.get.choosing import Choosing
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, give_back
-from cassieq_spark.queue.get.gather import gather, share
-from cassieq_spark.queue.get.leftover import Leftover
-from cassieq_spark.queue.get.look import Rows, Scan
-from cassieq_spark.queue.get.quiet import Quiet
-from cassieq_spark.queue.get.scan import Scanner, offset_below
-from cassieq_spark.queue.get.seals import Seals
-from cassieq_spark.queue.get.search import Round, Search
+from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.queue.get.choice import Choice
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, Round, give_back
+from cassieq_spark.queue.get.scan import Scanner
+from cassieq_spark.queue.get.unsealed import OpenBuckets
+from cassieq_spark.queue.per_bucket import first_of
+from cassieq_spark.store.row_port import race_pause_s
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
+    from cassieq_spark.queue.get.claim import Answer, Rows
+    from cassieq_spark.queue.get.scan import Scan
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
 
-CLAIMS_PER_HINT = 64
+CLAIMS_PER_HINT: Final = 64
 """The number of claims that are sent under hints that were written together. Their leases begin to
 run with the hints, and must not be old when the last CAS is sent."""
 
-AHEAD_FOR_S = 5.0
+TRIES: Final = 4
+"""The number of times that a call tries for the rest after it lost races."""
+
+AHEAD_FOR_S: Final = 5.0
 """A look ahead is used this long. After that, others have been there, and claims would fail."""
 
-ROUNDS = 4
-"""The number of times that a call tries for the rest after it lost races."""
+QUIET_FOR_S: Final = 30.0
+"""An idle consumer goes this long without a whole look, which also moves the pointers on."""
+
+PAUSE_S: Final = 0.25
+"""A call that has no messages waits this long before it asks unanswered buckets again."""
 
 _logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ahead:
-    """A look that found enough, with its arguments, and until when it is used (monotonic)."""
+    """A look that found enough for a budget, and until when it is used (monotonic)."""
 
     scan: Scan
-    asked: tuple[int, int | None, float | None]
+    budget: Budget
     good_until: float
+
+    def serves(self, budget: Budget, now: float) -> bool:
+        """Whether it was made for as many messages, a moment ago."""
+        is_enough = self.budget.messages >= budget.messages
+        return is_enough and self.budget.size_bytes == budget.size_bytes and now < self.good_until
 
 
 class Reader:
     """One consumer of a lane.
+
+    Args:
+        run: The run of a Spark query, which takes all it can, in the order of ids; None: a program.
 
     Attributes:
         has_looked: Whether it has looked at the lane for a get: unseen messages are young.
         quiet: Knows whether the last get found nothing, and whether the next may find more.
     """
 
-    def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        owner: str,
+        run: UUID | None,
+        visibility_us: int,
+        below_id: int | None = None,
+    ) -> None:
         self.lane = self._lane = lane
-        self._claimer = Claimer(lane=lane, owner=owner, run=run, visibility_us=visibility_us)
-        # A Spark batch takes all it can, in the order of ids.
+        self._claimer = Claimer(
+            lane=lane, owner=owner, run=run, visibility_us=visibility_us, below_id=below_id
+        )
         self._is_for_program = run is None
-        self._scanner = Scanner(lane, goes_on=self._is_for_program)
-        self.quiet = Quiet(lane, self._scanner)
+        self._scanner = Scanner(lane, goes_on=self._is_for_program, below_id=below_id)
+        self._choice = Choice(lane)
+        self._open = OpenBuckets(
+            lane, self._scanner, self._choice, is_for_program=self._is_for_program
+        )
         self._ahead: _Ahead | None = None
         self.has_looked = False
-        self._passed: tuple[Scan, Rows] | None = None
-        self._leftover = Leftover(lane)
-        self._choosing = Choosing(lane, self._leftover)
-        self._seals = Seals(
-            lane, self._scanner, self._choosing, is_for_program=self._is_for_program
-        )
+        self.quiet = Quiet(lane, self._scanner)
 
     def lease_as(self, owner: str, visibility_us: int) -> None:
         """Set the owner of the leases that the next gets take, and their duration."""
         self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
 
+    def stop_at(self, below_id: int | None) -> None:
+        """Claim only messages with ids below this one from now on."""
+        self._claimer = replace(self._claimer, below_id=below_id)
+        self._scanner.below_id = below_id
+
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and our buckets have ``at_most`` messages."""
-        return self._choosing.has_met and bool(self._leftover.rows(at_most))
+        return self._choice.has_met and bool(self._choice.left(at_most))
 
     async def count(self, enough: int) -> int:
         """Estimate how many messages a get would find, counted up to ``enough``; claim nothing."""
@@ -94,9 +128,7 @@ class Reader:
             found += await lane.messages.count(bucket, now_us=now_us)
         return found
 
-    async def look_ahead(
-        self, at_most: int, *, below_id: int | None = None, at_most_bytes: float | None = None
-    ) -> bool:
+    async def look_ahead(self, at_most: int, *, at_most_bytes: float | None = None) -> bool:
         """Look now for the messages that the next `get` of as many will claim; claim nothing.
 
         Return whether it has found enough in sealed buckets, so that the get needs no look. The get
@@ -105,31 +137,22 @@ class Reader:
         Raises:
             QueueDeleted: The lane is dead.
         """
-        if self._passed is not None:
-            await self._scanner.advance(*self._passed)
-            self._passed = None
-        scan = await self._scanner.scan(at_most, below_id=below_id, want_bytes=at_most_bytes)
+        scan = await self._scanner.scan(at_most, want_bytes=at_most_bytes)
         if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
             self._ahead = _Ahead(
                 scan=scan,
-                asked=(at_most, below_id, at_most_bytes),
+                budget=Budget(messages=at_most, size_bytes=at_most_bytes),
                 good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
             )
         return self._ahead is not None
 
-    async def get(
-        self,
-        at_most: int,
-        *,
-        below_id: int | None = None,
-        at_most_bytes: float | None = None,
-    ) -> list[Claimed]:
-        """Claim up to ``at_most`` messages, ids below ``below_id``; none only if none is visible.
+    async def get(self, at_most: int, *, at_most_bytes: float | None = None) -> list[Claimed]:
+        """Claim up to ``at_most`` messages; none only if none is visible.
 
         It claims about ``at_most_bytes``, as stored, but at least one message.
 
         It costs one LWT per sealed bucket, and two more per bucket to seal first. It may wait up to
-        ``linger`` for a bucket that is too young, but not if messages come singly (`note_sealed`).
+        ``linger`` for a bucket that is too young, but not if messages come singly (`OpenBuckets`).
 
         Raises:
             QueueDeleted: The lane is dead.
@@ -141,7 +164,7 @@ class Reader:
         search = self.search()
         while not search.is_over:
             budget = Budget(messages=at_most, size_bytes=at_most_bytes)
-            if claimed := await self.go_round(search, budget, below_id, waits=True):
+            if claimed := await self.go_round(search, budget, waits=True):
                 return claimed
             if search.failure is not None and self._lane.clock.monotonic() >= until:
                 raise search.failure
@@ -159,19 +182,17 @@ class Reader:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: It could not look.
         """
-        await self.go_round(self.search(), Budget(messages=0), None, waits=False)
+        await self.go_round(self.search(), Budget(messages=0), waits=False)
 
-    async def see(self, budget: Budget, below_id: int | None) -> None:
+    async def see(self, budget: Budget) -> None:
         """Look for as much as the budget, so that young messages ripen from now on; claim nothing.
 
         Raises:
             QueueDeleted: The lane is dead.
             StoreTimeout, StoreUnavailable: It could not look.
         """
-        scan = await self._scanner.scan(
-            budget.messages, below_id=below_id, want_bytes=budget.size_bytes, peeks=True
-        )
-        await self._seals.see(scan)
+        scan = await self._scanner.scan(budget.messages, want_bytes=budget.size_bytes, peeks=True)
+        await self._open.see(scan)
         self.has_looked = True
 
     @property
@@ -182,12 +203,12 @@ class Reader:
     def search(self) -> Search:
         """Begin a get of this lane."""
         self.quiet.since = None
+        if self._is_for_program:
+            self._choice.begin()
         return Search(self._lane, self._scanner)
 
-    async def go_round(
-        self, search: Search, budget: Budget, below_id: int | None, *, waits: bool
-    ) -> list[Claimed]:
-        """Look once, or use the rest of the last look, and claim and seal what was found.
+    async def go_round(self, search: Search, budget: Budget, *, waits: bool) -> list[Claimed]:
+        """Claim without a look, or look once, and claim and seal what was found.
 
         Args:
             budget: Claimed messages are subtracted from it.
@@ -202,198 +223,224 @@ class Reader:
         self.has_looked = True
         search.more_at = None
         now_s = self._lane.clock.monotonic
-        if self._is_for_program and budget.messages > 0:
-            search.begin(self._choosing)
-        if claimed := await self._claim_left(budget, below_id) or await self._claim_ahead(
-            budget, below_id
-        ):
+        if claimed := await self._claim_known(budget):
             search.more_at = None if budget.is_full else now_s()
             return claimed
         scan = await self._scanner.scan(
             max(1, budget.messages),
-            below_id=below_id,
             want_bytes=budget.size_bytes,
             peeks=not budget.is_full,
-            sealed_singly=self._seals.sealed_singly if waits else None,
-            chooser=self._choosing.chooser if self._choosing.keeps_apart else None,
-            is_by_id=self._choosing.is_by_id,
+            sealed_singly=self._open.sealed_singly if waits else None,
+            chooser=self._choice.chooser if self._is_for_program else None,
         )
-        updated: Rows = {}
-        taken: list[Claimed] = []
+        round_ = self._round(budget)
         try:
-            young_for_s = await self._take(scan, budget, below_id, updated, taken, waits=waits)
+            await self._take(scan, round_, waits=waits)
         except CassieqError:
-            await give_back(taken)  # no consumer gets to see them [T22]
+            await give_back(round_.claimed)  # no consumer gets to see them [T22]
             raise
-        if (scan.open or scan.half_sealed) and self._seals.more_in_s is not None:
-            search.more_at = now_s() + self._seals.more_in_s
-        if self._is_for_program and not self._choosing.is_by_id:  # by id, it is where others are
-            self._leftover.begin(taken, scan.candidates | updated)
-        moved = self._scanner.begin_advance(scan, updated)
-        has_found = bool(taken or updated or scan.available)
+        if round_.more_in_s is not None:
+            search.more_at = now_s() + round_.more_in_s
+        if self._is_for_program and not self._choice.is_by_id:  # by id, it is where others are
+            self._choice.keep(round_.claimed, scan.candidates | round_.rows)
+        has_found = bool(round_.claimed or round_.rows or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
             self.quiet.since = scan
-        try:
-            confirmed = await self._claimer.confirm(taken)
-        finally:
-            await moved()
+        confirmed = await self._confirm(round_, scan)
         if not confirmed:
-            silent = {*scan.open, *scan.half_sealed} & updated.keys()
-            ended = [at for at in silent if updated[at].value.status is not Status.SEALING]
-            search.note(
-                Round(
-                    has_changed=bool(updated),
-                    has_sealed=bool(ended),
-                    young_for_s=young_for_s,
-                )
-            )
+            search.note(round_)
         return confirmed
 
-    async def _take(
-        self,
-        scan: Scan,
-        budget: Budget,
-        below_id: int | None,
-        updated: Rows,
-        claimed: list[Claimed],
-        *,
-        waits: bool,
-    ) -> float | None:
-        """Claim and seal what a look has found, in the order of `model.choice`.
+    def _round(self, budget: Budget) -> Round:
+        return Round(lane=self._lane, budget=budget, pass_over=self._scanner.pass_over)
 
-        Returns:
-            As `Seals.claim`.
-        """
-        seal = partial(
-            self._seals.claim,
-            scan,
-            self._claimer,
-            budget,
-            below_id,
-            updated=updated,
-            claimed=claimed,
-        )
-        ours, theirs = self._choosing.split(scan.candidates)
-        has_open = bool(scan.open or scan.half_sealed)
-        if has_open and self._choosing.is_by_id:
-            await seal(
-                waits=False, theirs=ours, before=self._choosing.oldest_fresh(ours), by_proof=True
-            )
-        await self._claim_sealed(ours, budget, below_id, updated, into=claimed)
-        young_for_s = await seal(waits=waits, theirs=theirs) if has_open else None
-        if theirs and not budget.is_full:
-            await self._claim_sealed(theirs, budget, below_id, updated, into=claimed, rounds=1)
-        return young_for_s
-
-    async def _claim_left(self, budget: Budget, below_id: int | None) -> list[Claimed]:
-        """Claim from the last get's buckets, without a look. A lost race is followed by one."""
-        if budget.messages < 1 or below_id is not None or budget.size_bytes is not None:
-            return []
-        if self._choosing.is_by_id:
-            return []
-        rows = self._leftover.rows(budget.messages)
-        claimed = await self._claim_sealed(rows, replace(budget), None, {}, rounds=1)
-        return await self._confirmed(claimed, budget)
-
-    async def _claim_ahead(self, budget: Budget, below_id: int | None) -> list[Claimed]:
-        """Claim from the look ahead, if it was made for as many messages."""
+    async def _claim_known(self, budget: Budget) -> list[Claimed]:
+        """Claim from rows that need no look. A program's lost race is followed by one."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or self._lane.clock.monotonic() >= ahead.good_until:
+        scan: Scan | None = None
+        if self._is_for_program:
+            if budget.messages < 1 or budget.size_bytes is not None or self._choice.is_by_id:
+                return []
+            rows, tries = self._choice.left(budget.messages), 1
+        elif ahead is not None and ahead.serves(budget, self._lane.clock.monotonic()):
+            scan, rows, tries = ahead.scan, ahead.scan.candidates, TRIES
+        else:
             return []
-        at_most, *others = ahead.asked
-        if at_most < budget.messages or others != [below_id, budget.size_bytes]:
-            return []
-        updated: Rows = {}
-        claimed = await self._claim_sealed(
-            ahead.scan.candidates, replace(budget), below_id, updated
-        )
-        self._passed = (ahead.scan, updated)  # the pointer has time until the next look
-        return await self._confirmed(claimed, budget)
-
-    async def _confirmed(self, claimed: list[Claimed], budget: Budget) -> list[Claimed]:
-        """Confirm messages that were claimed without a look, and subtract them from the budget."""
-        confirmed = await self._claimer.confirm(claimed)
+        round_ = self._round(replace(budget))
+        await self._claim_sealed(round_, rows, tries=tries)
+        confirmed = await self._confirm(round_, scan)
         budget.take_claimed(confirmed)
         return confirmed
 
-    async def _claim_sealed(
-        self,
-        candidates: Rows,
-        budget: Budget,
-        below_id: int | None,
-        updated: Rows,
-        *,
-        into: list[Claimed] | None = None,
-        rounds: int = ROUNDS,
-    ) -> list[Claimed]:
-        """Claim candidates side by side. Take the rest from rows without a lost race [P28].
+    async def _confirm(self, round_: Round, scan: Scan | None) -> list[Claimed]:
+        """Confirm the claims of a round, while the reader pointer moves over what a look saw."""
+        moved = None if scan is None else self._scanner.begin_advance(scan, round_.rows)
+        try:
+            return await self._claimer.confirm(round_.claimed)
+        finally:
+            if moved is not None:
+                await moved()
 
-        Args:
-            into: The claims so far; new ones are added.
-        """
-        claimed = [] if into is None else into
-        rows = self._choosing.in_order(candidates)
-        for _ in range(rounds):
+    async def _take(self, scan: Scan, round_: Round, *, waits: bool) -> None:
+        """Claim and seal what a look has found, in the order of `model.choice`."""
+        seal = partial(self._open.claim, scan, self._claimer, round_)
+        ours, theirs = self._choice.split(scan.candidates)
+        has_open = bool(scan.open or scan.half_sealed)
+        if has_open and self._choice.is_by_id:
+            await seal(
+                waits=False, theirs=ours, before=self._choice.oldest_fresh(ours), by_proof=True
+            )
+        await self._claim_sealed(round_, ours)
+        if has_open:
+            await seal(waits=waits, theirs=theirs)
+        if theirs and not round_.budget.is_full:
+            await self._claim_sealed(round_, theirs, tries=1)
+
+    async def _claim_sealed(self, round_: Round, candidates: Rows, *, tries: int = TRIES) -> None:
+        """Claim candidates side by side. Take the rest from rows without a lost race [P28]."""
+        budget, rows = round_.budget, self._choice.in_order(candidates)
+        for _ in range(tries):
             plan = replace(budget)
-            shares = share(self._lane, rows, plan, below_id, away=self._scanner.away)
+            shares = self._claimer.share(rows, plan, away=self._scanner.away)
             if not shares:
                 budget.size_bytes = plan.size_bytes
                 break
-            got: list[Claimed] = []
-            for at in range(0, len(shares), CLAIMS_PER_HINT):
-                some = shares[at : at + CLAIMS_PER_HINT]
-                has_found = bool(claimed or got)
+            planned = list(shares.items())
+            for at in range(0, len(planned), CLAIMS_PER_HINT):
                 try:
-                    got += await self._claim_shares(
-                        some, rows, below_id, updated, has_found=has_found
-                    )
+                    await self._claim_shares(round_, dict(planned[at : at + CLAIMS_PER_HINT]), rows)
                 except StoreError as error:
-                    if not has_found:
+                    if not round_.claimed:
                         raise  # no hint could be written; otherwise, granted messages go out [T22]
                     event(_logger, "bucket_unreachable", **self._lane.as_fields(), error=str(error))
-                    claimed += got
-                    budget.take_claimed(got)
-                    return claimed
-            claimed += got
-            budget.take_claimed(got)
+                    return
             if budget.is_full:
                 break
             # Rows of a lost race go to the end, as they are now [P28].
-            tried = {bucket: updated[bucket] for bucket, _ in shares if bucket in updated}
+            tried = {bucket: round_.rows[bucket] for bucket in shares if bucket in round_.rows}
             rows = {bucket: row for bucket, row in rows.items() if bucket not in tried} | tried
-        return claimed
 
-    async def _claim_shares(
-        self,
-        shares: list[tuple[BucketNo, int]],
-        rows: Rows,
-        below_id: int | None,
-        updated: Rows,
-        *,
-        has_found: bool,
-    ) -> list[Claimed]:
+    async def _claim_shares(self, round_: Round, shares: dict[BucketNo, int], rows: Rows) -> None:
         """Write all their hints at once, then send a CAS for each, up to 16 at a time.
 
         A bucket's granted messages are not lost with another bucket's answer [T22].
         """
-        counts = dict(shares)
-        if len(counts) > 1:
-            until_us = self._claimer.terms(1).until_us
-            with self._lane.store.session.within(each_s=GRACE_S if has_found else math.inf):
-                await self._claimer.hint(counts, until_us)
+        if len(shares) > 1:
+            each_s = GRACE_S if round_.claimed else math.inf
+            with self._lane.store.session.within(each_s=each_s):
+                await self._claimer.hint(shares)
 
-        async def one(bucket: BucketNo) -> tuple[list[Claimed], Stored[Bucket] | None]:
-            below = offset_below(below_id, bucket, self._lane.bucket_size)
+        async def one(bucket: BucketNo) -> Answer:
             return await self._claimer.claim(
-                bucket,
-                rows[bucket],
-                counts[bucket],
-                below=below,
-                fresh_first=self._choosing.is_by_id,
+                bucket, rows[bucket], shares[bucket], fresh_first=self._choice.is_by_id
             )
 
-        gathered = await gather(self._lane, one, list(counts), has_found=has_found)
-        gathered.hand_over(updated, self._scanner.pass_over)
+        won = await round_.try_all(one, list(shares))
         if self._is_for_program:
-            self._choosing.learn(gathered, {bucket: rows[bucket] for bucket in counts})
-        return gathered.claimed
+            self._choice.learn({bucket: rows[bucket] for bucket in shares}, won, round_.rows)
+
+
+class Search:
+    """One get's way through one lane, round by round.
+
+    It says "nothing is visible" of a lane only after a round in which nothing changed, in which all
+    buckets answered, and in which nothing was passed over from memory (I10).
+
+    Attributes:
+        is_over: Whether nothing is visible in the lane.
+        failure: The error of a part that has not answered in the last round.
+        pause_s: How long to wait before the next round.
+        more_at: The time (monotonic) when more than the last round has claimed can be had: at once,
+            or when young messages will be ripe. None: it has seen no more.
+    """
+
+    def __init__(self, lane: Lane, scanner: Scanner) -> None:
+        self.is_over = False
+        self.failure: CassieqError | None = None
+        self.pause_s = 0.0
+        self.more_at: float | None = None
+        self._lane = lane
+        self._scanner = scanner
+        self._known_away = set(scanner.away)
+        self._is_sure = False
+        self._in_vain = 0
+
+    def fail(self, error: CassieqError) -> None:
+        """Note a round that ended with an error."""
+        self.failure = error
+        self.pause_s = jitter(PAUSE_S, 0)
+        self._is_sure = False
+
+    def note(self, round_: Round) -> None:
+        """Note a round that has claimed nothing.
+
+        Raises:
+            CasContention: It lost too many races in a row.
+        """
+        self.failure, self.pause_s = None, 0.0
+        if away := self._scanner.passed_over:
+            self._is_sure = False  # nothing is known of buckets that were passed over
+            self._note_away(away)
+        elif round_.young_for_s is not None:
+            self._is_sure = False
+            self.pause_s = round_.young_for_s
+        elif not round_.rows:
+            self.is_over = self._is_sure or not self._scanner.forget_jumps()
+            self._is_sure = True
+        else:
+            self._is_sure = False
+            if not round_.has_sealed:
+                self._in_vain += 1
+                if self._in_vain >= MAX_REFUSALS:
+                    raise self._lane.contended(f"what is visible in {self._lane.title}")
+                self.pause_s = race_pause_s(self._in_vain)
+
+    def _note_away(self, away: dict[BucketNo, CassieqError]) -> None:
+        has_more = not self._known_away >= away.keys()
+        self._known_away = set(away)
+        if has_more:
+            return  # without them it may find messages that come after them
+        self.failure = first_of(away)
+        self.pause_s = jitter(PAUSE_S, 0)
+        self._scanner.forget_away()
+        self._known_away.clear()
+
+
+class Quiet:
+    """A reader's knowledge of a lane in which it found nothing.
+
+    Attributes:
+        since: The look that found nothing; None if the last one found something, or is running.
+    """
+
+    def __init__(self, lane: Lane, scanner: Scanner) -> None:
+        self._lane = lane
+        self._scanner = scanner
+        self.since: Scan | None = None
+        self._asked_at = -math.inf
+
+    async def may_find(self) -> bool:
+        """Whether a get may find something after one that found nothing, by two cheap reads."""
+        self._scanner.first_reads.forget_news()
+        if self.since is None:
+            return True
+        now, reads = self._lane.clock.monotonic(), self._scanner.first_reads
+        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
+            return True
+        self._asked_at = now
+        return False
+
+    def is_recent(self, within_s: float) -> bool:
+        """Whether the last get found nothing, and this lane was asked within ``within_s``."""
+        if self.since is None:
+            return False
+        asked_at = max(self.since.looked_at, self._asked_at)
+        return self._lane.clock.monotonic() - asked_at < within_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look was recent and found that nothing at all was left in the lane."""
+        scan = self.since
+        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
+            return False
+        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id

@@ -1,15 +1,16 @@
 """Scan a lane for claimable messages, open buckets, and how far the pointers may move.
 
-It only reads, except that it rolls decided transactions forward. Each consumer has one `Scanner`,
-which remembers for a moment what it need not look at again. See docs/design/get-and-leases.md and
-docs/design/returns-and-hints.md.
+A scan only reads, except that it rolls decided transactions forward. Each consumer has one
+`Scanner`, which remembers for a moment what it need not look at again; `FirstReads` makes the first
+reads of a look, as few as the look before it allows. Holds I9, I10. See
+docs/design/get-and-leases.md and docs/design/returns-and-hints.md.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
@@ -17,76 +18,240 @@ from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, St
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue.apart import named
-from cassieq_spark.queue.get.begin import Beginning
-from cassieq_spark.queue.get.choosing import seen
-from cassieq_spark.queue.get.claim import GRACE_S, mean_bytes
-from cassieq_spark.queue.get.finished import Finished
-from cassieq_spark.queue.get.look import FIRST_WINDOW, Rows, Scan
-from cassieq_spark.queue.get.peek import Beside, Peek
-from cassieq_spark.queue.get.time_pointer import TimePointer, begin_advance, still_due
-from cassieq_spark.queue.get.undecided import Undecided
+from cassieq_spark.queue.get.choice import seen
+from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Rows, mean_bytes, offset_below
+from cassieq_spark.queue.get.hints import Finished, TimePointer, begin_advance, still_due
+from cassieq_spark.queue.get.unsealed import Peek, Undecided
+from cassieq_spark.queue.per_bucket import named
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from cassieq_spark.model.choice import Chooser
-    from cassieq_spark.queue.get.time_pointer import Hints
+    from cassieq_spark.model.pointer import Pointers
+    from cassieq_spark.queue.get.hints import Hints
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
+    from cassieq_spark.store.tables.monotons import Monoton
 
-AWAY_REMEMBERED_S = 5.0
+FIRST_WINDOW: Final = 8
+"""The number of bucket rows that a look reads at once at first."""
+
+LARGEST_WINDOW: Final = 64
+"""The number that a look reads at once at last: each window is twice as large as the one before."""
+
+AWAY_REMEMBERED_S: Final = 5.0
 """A bucket that did not answer is passed over this long without a look (ADR 21)."""
 
-BUCKETS_PER_CALL = 2_048
-"""The maximum number of buckets that one call claims from: the offset that names its leases stays
-small."""
-
-PEEKS = 8
+PEEKS: Final = 8
 """The number of open buckets that a look peeks into at once, before it is known which may be
 sealed."""
 
-WINDOWS_BEHIND_OTHERS = 2
+WINDOWS_BEHIND_OTHERS: Final = 2
 """The number of further windows that a look reads when it has found enough only together with
 buckets where other consumers are at work (I9)."""
 
-_LARGEST_WINDOW = 64
+NEWS_FOR_S: Final = 0.1
+"""A look may begin this long with the reads of `FirstReads.has_news`, which the same call has
+made."""
+
+POINTERS_FOR_S: Final = 0.5
+"""A program's looks go on this long with the pointers that one of them has read (ADR 37)."""
 
 _logger = get_logger("queue")
+
+
+@dataclass(slots=True, kw_only=True)
+class Scan:
+    """The result of one look.
+
+    Attributes:
+        pointers: As read at the start or before, and as moved on since.
+        monoton: As read at the start.
+        hints: As read at the start, by the time ``now_us``.
+        fresh: The buckets that were reserved since the previous look, if that left none open.
+        looked_at: The time when the pointers were read, by the monotonic clock.
+        is_begun: Whether it began with the reads of `FirstReads.has_news`, and with older pointers.
+        candidates: Sealed rows with something to claim: returned messages first, then by id.
+        open: Reserved buckets without a row, oldest first. L was read after them, or beside them.
+            In the latter case a bucket that is being dropped may be among them. Its seal reads L
+            again (G5).
+        half_sealed: Buckets whose seal has begun, with the time (cluster time). L was read as for
+            ``open``.
+        peeked: Whether an open bucket holds messages, for some of the open buckets.
+        oldest_later_us: Per open bucket: some later bucket or the monoton row is at least this old,
+            so this bucket was reserved before that (cluster time) [R11].
+        available: Messages in ``candidates``, without those in the next field.
+        available_in_crowds: Messages in ``candidates`` of buckets that come last: they have so many
+            leases that others are preferred [R6], or other consumers are at work in them.
+        available_bytes: The size of the available messages as stored, by the mean of each bucket.
+        claimable: The number of buckets in ``candidates`` that hold claimable messages.
+        is_settled: Whether every bucket that was looked at waits only for time, or for nothing: the
+            next message has a new id, or a hint.
+    """
+
+    pointers: Pointers
+    monoton: Monoton
+    looked_at: float
+    hints: Hints = field(default_factory=list)
+    now_us: int = 0
+    fresh: range = range(0)
+    is_begun: bool = False
+    candidates: Rows = field(default_factory=dict)
+    open: list[BucketNo] = field(default_factory=list)
+    half_sealed: dict[BucketNo, int] = field(default_factory=dict)
+    peeked: dict[BucketNo, bool] = field(default_factory=dict)
+    oldest_later_us: dict[BucketNo, int] = field(default_factory=dict)
+    available: int = 0
+    available_in_crowds: int = 0
+    available_bytes: float = 0
+    claimable: int = 0
+    is_settled: bool = True
+
+
+class FirstReads:
+    """Begins the looks of one consumer: pointers, ids and hints.
+
+    A look may begin with older pointers, as a slow look does: they only save reads, and L is read
+    again where it decides. If much has happened since, it reads them anew (I9).
+
+    Args:
+        goes_on: Whether looks that follow each other share their pointers.
+    """
+
+    def __init__(self, lane: Lane, time: TimePointer, finished: Finished, *, goes_on: bool) -> None:
+        self._lane = lane
+        self._time = time
+        self._finished = finished
+        self._goes_on = goes_on
+        self._last: Scan | None = None
+        self._news: Scan | None = None
+        self._news_until = -math.inf
+
+    async def begin(self) -> Scan:
+        """Read what was not just read: two reads, or three in two steps.
+
+        Raises:
+            QueueDeleted: The lane is dead.
+        """
+        begun, self._news = self._news, None
+        if begun is None or self._lane.clock.monotonic() >= self._news_until:
+            begun = await self._from_last() or await self._anew()
+        self._last = begun if self._goes_on else None
+        return begun
+
+    async def has_news(self, scan: Scan) -> bool:
+        """Whether there may be something new since a look that left nothing open. Two reads.
+
+        A new message has an id that was not handed out then, and messages that come back have a
+        hint; hinted messages of a drained bucket never come back. A look that follows at once
+        begins with these reads, but not two such looks in a row.
+        """
+        begun = await self._after(scan)
+        if begun is None:
+            return True
+        has_some = begun.monoton.next_id != scan.monoton.next_id or any(
+            bucket >= scan.pointers.repair and bucket not in self._finished
+            for _, bucket in begun.hints
+        )
+        if not self._is_near(begun):
+            self._last = None
+        elif has_some and not scan.is_begun:
+            begun.is_begun = True
+            self._news = begun
+            self._news_until = self._lane.clock.monotonic() + NEWS_FOR_S
+        return has_some
+
+    def forget_news(self) -> None:
+        """Begin the next look anew, unless `has_news` is asked before."""
+        self._news = None
+
+    async def _from_last(self) -> Scan | None:
+        """Begin with the pointers of the last look. Ids and hints are read in any case (I10)."""
+        last = self._last
+        if last is None or self._lane.clock.monotonic() >= last.looked_at + POINTERS_FOR_S:
+            return None
+        begun = await self._after(last) if self._is_near(last) else None
+        return begun if begun and self._is_near(begun) else None
+
+    async def _after(self, scan: Scan) -> Scan | None:
+        """Read ids and hints, side by side; None if the lane was closed or deleted since."""
+        lane = self._lane
+        now_us = lane.clock.now_us()
+        hints = self._begin_hints(scan.pointers, now_us)
+        monoton = await lane.monotons.find()
+        if monoton is None or monoton.value.is_closed != scan.monoton.is_closed:
+            return None
+        first, end = (
+            bucket_of(one.next_id, lane.bucket_size) for one in (scan.monoton, monoton.value)
+        )
+        return Scan(
+            pointers=scan.pointers,
+            monoton=monoton.value,
+            looked_at=scan.looked_at,
+            hints=await hints(),
+            now_us=now_us,
+            fresh=range(first, end),
+        )
+
+    async def _anew(self) -> Scan:
+        lane = self._lane
+        looked_at = lane.clock.monotonic()
+        pointers = await lane.read_pointers()
+        # Both reads come after the pointers. They say nothing about each other, so both run at
+        # once.
+        now_us = lane.clock.now_us()
+        hints, monoton = self._begin_hints(pointers, now_us), await lane.read_monoton()
+        return Scan(
+            pointers=pointers,
+            monoton=monoton,
+            looked_at=looked_at,
+            hints=await hints(),
+            now_us=now_us,
+        )
+
+    def _begin_hints(self, pointers: Pointers, now_us: int) -> Callable[[], Awaitable[Hints]]:
+        return self._time.begin_hints(pointers, now_us, self._finished.end(pointers.repair))
+
+    def _is_near(self, scan: Scan) -> bool:
+        """Whether one window covers all buckets ahead of R.
+
+        A closed lane's pointers tell its end.
+        """
+        end = bucket_of(scan.monoton.next_id, self._lane.bucket_size)
+        return end - scan.pointers.reader <= FIRST_WINDOW and not scan.monoton.is_closed
 
 
 class Scanner:
     """Scans a lane for one consumer.
 
     Args:
-        goes_on: See `Beginning`.
+        goes_on: See `FirstReads`.
+
+    Attributes:
+        first_reads: Tells whether a look would find anything new.
+        below_id: Only messages with ids below this one are looked for; None: all.
+        passed_over: The buckets that were not read since the last look began, each with the error:
+            for these, "none" would be a guess (I10). This is not `away`, which may have been
+            forgotten since.
     """
 
-    def __init__(self, lane: Lane, *, goes_on: bool = False) -> None:
+    def __init__(self, lane: Lane, *, goes_on: bool = False, below_id: int | None = None) -> None:
         self._lane = lane
         self._corrupt: set[BucketNo] = set()
         self._finished = Finished(lane)
         self._undecided = Undecided(lane, self.pass_over)
         self._time = TimePointer(lane)
-        self._beginning = Beginning(lane, self._time, self._finished, goes_on=goes_on)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
-        self._passed_over: dict[BucketNo, CassieqError] = {}
         self._chooser: Chooser | None = None
-        self._is_by_id = False
+        self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=goes_on)
+        self.below_id = below_id
+        self.passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look only at others [T5] [T22]."""
         self._away[bucket] = (error, self._lane.clock.monotonic() + AWAY_REMEMBERED_S)
-        self._passed_over[bucket] = error
-
-    @property
-    def passed_over(self) -> dict[BucketNo, CassieqError]:
-        """The buckets that were not read since the last look began, each with the error.
-
-        For these buckets, "none" would be a guess (I10). This is not `away`, which may have been
-        forgotten since.
-        """
-        return dict(self._passed_over)
+        self.passed_over[bucket] = error
 
     @property
     def away(self) -> dict[BucketNo, CassieqError]:
@@ -103,45 +268,45 @@ class Scanner:
         self,
         want: int,
         *,
-        below_id: int | None = None,
         want_bytes: float | None = None,
         peeks: bool = False,
         sealed_singly: BucketNo | None = None,
         chooser: Chooser | None = None,
-        is_by_id: bool = False,
     ) -> Scan:
-        """Find up to ``want`` claimable messages with ids below ``below_id``.
+        """Find up to ``want`` claimable messages.
 
         Fewer are enough if they have ``want_bytes`` together, but at least one.
 
         It costs at least two reads (pointers, monoton) and one per hour since the time pointer,
-        unless they have just been read (`Beginning`). Then it reads the bucket rows from the reader
-        pointer on, until it has found enough.
+        unless they have just been read (`FirstReads`). Then it reads the bucket rows from the
+        reader pointer on, until it has found enough.
 
         Args:
             peeks: Whether to look into open buckets if sealed ones have no message.
             sealed_singly: See `OpenBuckets`: the next bucket is probably open.
-            chooser: The chooser of a consumer that has met others. The scan goes on past buckets of
-                others for some windows, but no further.
-            is_by_id: Whether only fresh messages count towards ``want``, from the reader pointer
-                on, and not those that hints have led to.
+            chooser: The chooser of a program's get. If it has met others, the scan goes on past
+                their buckets for some windows, but no further. If it is by id, only fresh messages
+                count towards ``want``, from the reader pointer on, and not those that hints have
+                led to.
 
         Raises:
             QueueDeleted: The lane is dead.
         """
         lane = self._lane
-        self._passed_over = {}
+        self.passed_over = {}
         self._chooser = chooser
-        self._is_by_id = is_by_id
-        begun = await self._beginning.begin()
-        scan = begun.scan
-        await self._look_at_hints(scan, begun.hints, below_id, now_us=begun.now_us)
-        beside: Beside | None = None
-        is_next = sealed_singly is not None and begun.fresh.start == sealed_singly + 1
-        if peeks and is_next and not scan.available and below_id is None:
-            beside = Beside.begin(lane, begun.fresh[:PEEKS], self.away, self.pass_over)
+        scan = await self.first_reads.begin()
+        await self._look_at_hints(scan)
+        beside: tuple[Callable[[], Awaitable[Pointers]], Peek] | None = None
+        is_next = sealed_singly is not None and scan.fresh.start == sealed_singly + 1
+        if peeks and is_next and not scan.available and self.below_id is None:
+            # L, and whether the fresh buckets hold messages, are read beside their rows: it is
+            # likely that none has a row.
+            away = self.away
+            fresh = [BucketNo(at) for at in scan.fresh[:PEEKS] if at not in away]
+            beside = (lane.begin_pointers(), Peek(lane, fresh, self.pass_over)) if fresh else None
         silent, times = await self._look_ahead(
-            scan, want, math.inf if want_bytes is None else max(1.0, want_bytes), below_id
+            scan, want, math.inf if want_bytes is None else max(1.0, want_bytes)
         )
         await self._sort_out_silent(scan, silent, times, beside, peeks=peeks and not scan.available)
         return scan
@@ -171,25 +336,16 @@ class Scanner:
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice every message that becomes visible after this look."""
         return scan.is_settled and not (
-            scan.open or scan.half_sealed or self._undecided or self._passed_over
+            scan.open or scan.half_sealed or self._undecided or self.passed_over
         )
-
-    async def has_news(self, scan: Scan) -> bool:
-        """Ask `Beginning.has_news`."""
-        return await self._beginning.has_news(scan)
-
-    def forget_news(self) -> None:
-        """Call `Beginning.forget_news`."""
-        self._beginning.forget_news()
 
     def forget_jumps(self) -> bool:
         """Look again at blocks that were being written. Return whether there are any."""
         return self._undecided.forget()
 
-    async def _look_at_hints(
-        self, scan: Scan, hints: Hints, below_id: int | None, *, now_us: int
-    ) -> None:
+    async def _look_at_hints(self, scan: Scan) -> None:
         """Find messages that came back or fell due by now, wherever the reader pointer is."""
+        now_us, hints = scan.now_us, scan.hints
         hinted = {bucket for _, bucket in hints if bucket >= scan.pointers.repair}
         reader = scan.pointers.reader
         self._finished.forget(reader, hinted)
@@ -197,11 +353,11 @@ class Scanner:
         away = self.away
         wanted = {bucket for bucket in hinted if bucket not in self._finished}
         to_read = [bucket for bucket in sorted(wanted) if not self._is_passed_over(bucket, away)]
-        for at in range(0, len(to_read), _LARGEST_WINDOW):
-            rows |= await self._read(to_read[at : at + _LARGEST_WINDOW])
+        for at in range(0, len(to_read), LARGEST_WINDOW):
+            rows |= await self._read(to_read[at : at + LARGEST_WINDOW])
         for bucket, row in rows.items():
             if row is not None:
-                self._consider(scan, bucket, row, now_us, below_id)
+                self._consider(scan, bucket, row, now_us)
         # A bucket that this look did not read may have due messages: only its hint finds them
         # (R12).
         unread = wanted - rows.keys()
@@ -224,7 +380,7 @@ class Scanner:
                 self._finished.add(bucket)
 
     async def _look_ahead(
-        self, scan: Scan, want: int, want_bytes: float, below_id: int | None
+        self, scan: Scan, want: int, want_bytes: float
     ) -> tuple[dict[BucketNo, bool], dict[BucketNo, int]]:
         """Read from the reader pointer to the monoton id, in growing windows.
 
@@ -233,23 +389,27 @@ class Scanner:
         """
         lane = self._lane
         size = lane.bucket_size
-        end_id = scan.monoton.next_id if below_id is None else min(below_id, scan.monoton.next_id)
+        end_id = scan.monoton.next_id
+        if self.below_id is not None:
+            end_id = min(self.below_id, end_id)
         end = -(-end_id // size)
         at: int = scan.pointers.reader
         window = FIRST_WINDOW
         times: dict[BucketNo, int] = {}
         silent: dict[BucketNo, bool] = {}
-        more_windows = WINDOWS_BEHIND_OTHERS if self._chooser else math.inf
+        chooser = self._chooser
+        more_windows = WINDOWS_BEHIND_OTHERS if chooser and chooser.keeps_apart else math.inf
+        is_by_id = chooser is not None and chooser.is_by_id
         fresh = 0
         while (
             at < end
             and more_windows > 0
-            and (fresh if self._is_by_id else scan.available) < want
+            and (fresh if is_by_id else scan.available) < want
             and scan.available_bytes < want_bytes
             and scan.claimable < BUCKETS_PER_CALL
         ):
             buckets, at = self._window(at, end, window)
-            window = min(window * 2, _LARGEST_WINDOW)
+            window = min(window * 2, LARGEST_WINDOW)
             rows = await self._read(buckets)
             undecided = await self._undecided.settle(rows)
             now_us = lane.clock.now_us()
@@ -262,7 +422,7 @@ class Scanner:
                 if row is None or row.value.status in MEANS_NOTHING_ALONE:
                     silent[bucket] = row is not None
                 elif bucket not in undecided:
-                    self._consider(scan, bucket, row, now_us, below_id)
+                    self._consider(scan, bucket, row, now_us)
                     fresh += row.value.fresh.count
             at = self._undecided.end_behind(undecided, at)
             more_windows -= scan.available + scan.available_in_crowds >= want
@@ -273,7 +433,7 @@ class Scanner:
         scan: Scan,
         silent: dict[BucketNo, bool],
         times: dict[BucketNo, int],
-        beside: Beside | None,
+        beside: tuple[Callable[[], Awaitable[Pointers]], Peek] | None,
         *,
         peeks: bool,
     ) -> None:
@@ -285,9 +445,9 @@ class Scanner:
         if not silent:
             return
         open_ = [at for at, has_row in silent.items() if not (has_row or self._undecided.has(at))]
-        if beside is not None and all(at in beside.fresh for at in silent):
-            low = (await beside.low()).repair
-            scan.peeked = await beside.peek.answers_soon(open_ if peeks else ())
+        if beside is not None and silent.keys() <= beside[1].asked.keys():
+            low = (await beside[0]()).repair
+            scan.peeked = await beside[1].answers_soon(open_ if peeks else ())
         else:
             low_read = self._lane.begin_pointers()
             peeked = Peek(self._lane, open_[: PEEKS if peeks else 0], self.pass_over)
@@ -329,7 +489,7 @@ class Scanner:
             away: The value at the time when the look went through these buckets.
         """
         if bucket in away:
-            self._passed_over[bucket] = away[bucket]
+            self.passed_over[bucket] = away[bucket]
         return bucket in away
 
     def _consider(
@@ -338,7 +498,6 @@ class Scanner:
         bucket: BucketNo,
         row: Stored[Bucket],
         now_us: int,
-        below_id: int | None,
     ) -> None:
         if row.value.status in FINISHED:
             self._finished.add(bucket)
@@ -351,7 +510,7 @@ class Scanner:
             return
         if bucket in scan.candidates:
             return
-        below = offset_below(below_id, bucket, self._lane.bucket_size)
+        below = offset_below(self.below_id, bucket, self._lane.bucket_size)
         limit = self._lane.max_deliveries
         available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
@@ -375,13 +534,6 @@ class Scanner:
             self.pass_over(bucket, named(error, lane, bucket))
             event(_logger, "bucket_unreachable", **lane.as_fields(bucket), error=str(error))
         return found
-
-
-def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
-    """Return the offset in this bucket below which ids are below ``below_id``; None if all are."""
-    if below_id is None or bucket < bucket_of(below_id, bucket_size):
-        return None
-    return max(0, below_id - bucket * bucket_size)
 
 
 async def _nothing() -> None:

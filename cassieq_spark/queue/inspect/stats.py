@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
-from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.apart import first_of, named, read_rows
 from cassieq_spark.queue.expired import alive
-from cassieq_spark.queue.inspect.waiting import count_all, is_unsealed
 from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.message import time_of
+from cassieq_spark.queue.per_bucket import first_of, named, read_rows
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.messages import ChunkRow
 
     Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
+    from collections.abc import Sequence
+
 
 _WINDOW = 64
 _logger = get_logger("queue")
@@ -317,3 +320,85 @@ async def _look_into(
     if await lane.is_dropped(bucket):
         return None
     return now, alive(lane, waiting) if is_unsealed(now) else []
+
+
+WINDOW: Final = 64
+"""The number of bucket rows that are read together."""
+
+
+async def scheduled_later(lane: Lane) -> int:
+    """Count the messages of the lane's queue in periods that have not begun.
+
+    Raises:
+        StoreError: A part did not answer: a count without it would be wrong.
+    """
+    return await count_all((await begun_and_later(lane))[1])
+
+
+async def count_all(lanes: Sequence[Lane]) -> int:
+    """Count the messages in lanes of one queue whose time has not come."""
+    return sum(await lanes[0].store.session.map(count_scheduled, lanes)) if lanes else 0
+
+
+async def count_scheduled(lane: Lane) -> int:
+    """Count the messages in a lane whose time has not come. No payload is read."""
+    found = 0
+    for window in windows(await live_buckets(lane), WINDOW):
+        rows, unread = await lane.buckets.read_many(window)
+        if unread:
+            raise first_of({lane.place(bucket): error for bucket, error in unread.items()})
+        for bucket, row in rows.items():
+            if is_unsealed(row):
+                found += await lane.messages.count(
+                    bucket, now_us=lane.clock.now_us(), due_by_us=ID_LIMIT
+                )
+            elif row is not None:
+                found += row.value.unacked.count
+    return found
+
+
+def is_unsealed(row: Stored[Bucket] | None) -> bool:
+    """Whether a bucket is open, or about to be sealed."""
+    return row is None or row.value.status is Status.SEALING
+
+
+HOUR_US: Final = 3_600_000_000
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledHour:
+    """Messages of one priority that fall due in one hour.
+
+    Attributes:
+        due_from: The begin of the hour, UTC; with a ``schedule_period`` longer than an hour, the
+            begin of the period.
+        priority: Their priority.
+        messages: Their number.
+    """
+
+    due_from: datetime
+    priority: int
+    messages: int
+
+
+async def by_hour(lane: Lane) -> list[ScheduledHour]:
+    """Count scheduled messages that are not due yet, soonest first, highest priority first.
+
+    Raises:
+        StoreError: Some buckets did not answer: a count without them would be wrong.
+    """
+    period_us = lane.settings.period_us
+    counts: Counter[tuple[int, int]] = Counter()
+    begun, later = await begun_and_later(lane)
+    counting = [(one, not_due_in) for one in begun]
+    counting += [(one, count_scheduled) for one in later]
+    found = await lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
+    for (one, _), messages in zip(counting, found, strict=True):
+        if messages and (due := one.due) is not None:
+            hour = due.begins_us(period_us) // HOUR_US * HOUR_US
+            counts[hour, -due.priority] += messages
+    return [
+        ScheduledHour(due_from=time_of(hour), priority=-priority, messages=counts[hour, priority])
+        for hour, priority in sorted(counts)
+    ]

@@ -18,9 +18,26 @@ from cassieq_spark.store import chunk as chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from uuid import UUID
 
     from cassieq_spark.store.chunk import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The due time of the messages of one call, and their time to live.
+
+    Attributes:
+        delay_us: The delay before they may be delivered, counted from the write; 0 means none.
+        due_us: Instead of a delay, the time from which they may be delivered.
+        ttl_us: How long they live from then on; 0 means for ever.
+    """
+
+    delay_us: int = 0
+    due_us: int | None = None
+    ttl_us: int = 0
+
+
+AT_ONCE: Final = Times()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +48,12 @@ class Packed:
         payload: See `store.chunk`.
         message_ids: The id that the producer chose for each message, 16 bytes; None if it chose
             none.
-        delay_us: The delay before they may be delivered, counted from the write; 0 means none.
-        due_us: Instead of a delay, the time from which they may be delivered.
-        ttl_us: How long they live from then on; 0 means for ever.
         key: The deduplication key of its only message, as stored; None if it has none.
     """
 
     payload: bytes
     message_ids: tuple[bytes | None, ...]
-    delay_us: int = 0
-    due_us: int | None = None
-    ttl_us: int = 0
+    times: Times = AT_ONCE
     key: bytes | None = None
 
     @property
@@ -99,18 +111,6 @@ def with_context(row: Row, context: Mapping[str, str]) -> Row:
     return row if headers is row.headers else replace(row, headers=dict(headers))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The due time of the messages of one call, and their time to live; see `Packed`."""
-
-    delay_us: int = 0
-    due_us: int | None = None
-    ttl_us: int = 0
-
-
-AT_ONCE: Final = Times()
-
-
 def pack(
     rows: Sequence[Row],
     *,
@@ -152,9 +152,7 @@ def pack_into(
         yield Packed(
             payload=encoder.encode(chunks.from_rows(rows[start:end])),
             message_ids=tuple(row.message_id for row in rows[start:end]),
-            delay_us=times.delay_us,
-            due_us=times.due_us,
-            ttl_us=times.ttl_us,
+            times=times,
         )
         start = end
 
@@ -219,7 +217,8 @@ def _ids(message_ids: object, count: int) -> list[bytes | None]:
             f"message_ids has {len(message_ids)} entries for {count} bodies. Give one entry for "
             "each body: None for a body without an id of its own"
         )
-    return [_id_bytes(one) for one in message_ids]
+    checked = [arguments.message_id(one) for one in message_ids]
+    return [None if one is None else one.bytes for one in checked]
 
 
 def _body(at: int, body: object, count: int) -> bytes:
@@ -229,8 +228,3 @@ def _body(at: int, body: object, count: int) -> bytes:
         if count == 1:
             raise
         raise BodyInvalid(f"number {at} of {count}: {error.message}") from error
-
-
-def _id_bytes(value: object) -> bytes | None:
-    checked: UUID | None = arguments.message_id(value)
-    return None if checked is None else checked.bytes

@@ -171,7 +171,7 @@ class Producer:
     async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
-        async with in_turn(self._turn, lane.title, lane.store.session.left_s()):
+        async with in_turn(self._turn, lane.title, lane.store.session.left_s(), lane.clock):
             first_read = await self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
@@ -268,8 +268,8 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
     now_us = lane.clock.now_us()
     try:
         for one in some:
-            delay_us, ttl_us = one.packed.delay_us, one.packed.ttl_us
-            due_us = now_us + delay_us if delay_us else one.packed.due_us
+            times = one.packed.times
+            due_us = now_us + times.delay_us if times.delay_us else times.due_us
             await writer.write(
                 lane.place(bucket),
                 ChunkRow(
@@ -278,7 +278,9 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                     payload=one.packed.payload,
                     enqueued_us=now_us,
                     due_us=due_us,
-                    expires_us=minute_after((due_us or now_us) + ttl_us) if ttl_us else None,
+                    expires_us=minute_after((due_us or now_us) + times.ttl_us)
+                    if times.ttl_us
+                    else None,
                     has_key=one.packed.key is not None,
                 ),
             )

@@ -174,7 +174,7 @@ class Together:
         if size > MOST_BYTES:
             return await put([asked])
         clock = asked.lane.store.session.clock
-        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock.monotonic)))
+        line = self._lines.get_or_make(asked.kind, lambda: _Line(Places(1, clock)))
         if line.last is None or not line.last.add(asked, size):
             batch = line.last = _Batch()
             batch.add(asked, size)
@@ -192,7 +192,8 @@ class Together:
         try:
             if together := batch.begin():
                 acting.set(together[0].account)  # the account in whose turn keys are taken
-                with one_call(max(one.left_s for one in together)):
+                clock = together[0].lane.store.session.clock
+                with one_call(max(one.left_s for one in together), clock):
                     found = await put(together)
                 end = 0
                 for one in together:

@@ -24,8 +24,8 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.settle import acks
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle import settle
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
 from cassieq_spark.store.row_port import Company
@@ -190,7 +190,7 @@ class AckBuffer:
             failure: BaseException | None = None
             try:
                 with self._settling(receipts):
-                    verdicts, failure = await acks.ack(self._lane, receipts)
+                    verdicts, failure = await settle.ack(self._lane, receipts)
                     left = self._noted(receipts, verdicts, failure)
             except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
                 failure = error
@@ -223,13 +223,13 @@ class AckBuffer:
             try:
                 # Refused acks are asked again, in a task of their own: to find the reason may need
                 # a read.
-                if answer is not None and acks.are_done(self._lane, answer):
+                if answer is not None and settle.are_done(self._lane, answer):
                     with self._settling(receipts):
                         left = self._noted(receipts, [Verdict.ACKED] * len(receipts), None)
             finally:
                 self._land(place, left, flight, None, retry_s=0.0)
 
-        return Company(acks.wanted(receipts), tell)
+        return Company(settle.acks_of(receipts), tell)
 
     @contextmanager
     def _settling(self, receipts: list[Receipt]) -> Iterator[None]:

@@ -1,43 +1,111 @@
-"""Settle deliveries: ack, release, extend, update, reject, take over; by receipt or by lease.
+"""Settle deliveries: ack, release, extend, reject, update, take over; and cancel messages.
 
 One CAS per bucket carries out any mix of actions, for all callers that ask at the same time. See
-`RowWriter` and docs/design/settle.md. An action on a delivery that ended changes nothing. Holds I3,
-I4. It is safe to ask the same again: a task may run twice.
+`RowWriter` and docs/design/settle.md. All receipts of a user are checked before the first is used.
+An action on a delivery that ended changes nothing. Holds I2, I3, I4. It is safe to ask the same
+again: a task may run twice.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.entropy import new_revision, new_uuid, uuid_at
-from cassieq_spark.errors import CassieqError, ReceiptExpired, UsageError
+from cassieq_spark.errors import (
+    CassieqError,
+    ReceiptExpired,
+    ReceiptInvalid,
+    StoreError,
+    UsageError,
+)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
-from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.ids import EMPTY, Place, Runs, union
-from cassieq_spark.model.rows.intents import Ask, Settle
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
+from cassieq_spark.model.pointer import DELETED
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rows.intents import ACK, Ask, Cancel, Settle
 from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
-from cassieq_spark.queue.apart import each_bucket
-from cassieq_spark.queue.settle.receipts import NEVER, foreign
+from cassieq_spark.options import arguments
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.model.receipt import Receipt
+    from cassieq_spark.model.lanes import Fixed
     from cassieq_spark.model.rows.events import Answer
     from cassieq_spark.model.settlement import Action, Asked
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.cas import Stored
 
+
 DROP_BODY_S: Final = 2.0
 """The time limit for dropping a body. Closing the client waits for it."""
 
+NEVER: Final = "names messages that never existed"
+
 _logger = get_logger("queue")
+
+
+# --- receipts of a user ---------------------------------------------------------------------------
+
+
+def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
+    """Return the receipts of a message, a receipt, or a list of either, in order.
+
+    Raises:
+        ReceiptInvalid: An entry is malformed, or belongs to another queue.
+    """
+    if isinstance(messages, Message | str):
+        return [_checked(lane, lane.fixed, messages)]
+    several = arguments.listed(messages)
+    if several is None:
+        raise ReceiptInvalid(
+            f"{type(messages).__name__} is not a message, a receipt or a list of them. Nothing "
+            "was done. Pass what get returned, or list(...) of it"
+        )
+    fixed = lane.fixed
+    return [_checked(lane, fixed, one) for one in several]
+
+
+def foreign(
+    lane: Lane,
+    why: str,
+    *,
+    refused: Iterable[Receipt] = (),
+    expired: Iterable[Receipt] = (),
+) -> ReceiptInvalid:
+    """Make the error for a receipt that is well-formed but not of this queue."""
+    return ReceiptInvalid(
+        f"a message or receipt given to queue {lane.queue!r} {why}. Pass what this queue's get "
+        "returned",
+        refused=tuple(one.encode() for one in refused),
+        expired=tuple(one.encode() for one in expired),
+    )
+
+
+def _checked(lane: Lane, fixed: Fixed, held: object) -> Receipt:
+    if isinstance(held, Message):
+        if not isinstance(held.proof, Receipt):
+            raise foreign(lane, "has no receipt: it was only looked at, or was given back")
+        receipt = held.proof
+    else:
+        receipt = Receipt.decode(held)
+    if not fixed.has(receipt.lane):
+        raise foreign(lane, "is of another queue, or of an earlier queue of this name")
+    if not receipt.first <= receipt.last < lane.bucket_size or receipt.bucket >= DELETED:
+        raise foreign(lane, NEVER)
+    return receipt
+
+
+# --- one bucket -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +157,6 @@ async def settle_bucket(
         CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: It is safe to ask again.
     """
     answer = await lane.apply(bucket, wanted(asked), known=known)
-    return await outcome_of(lane, bucket, answer, tells_acked=tells_acked)
-
-
-def wanted(asked: Asked) -> Settle:
-    """Return the actions on one bucket's deliveries in the form that its `RowWriter` takes."""
-    return Settle(
-        asks=tuple(
-            Ask(lease_id, action, runs)
-            for lease_id, actions in asked.items()
-            for action, runs in actions.items()
-        )
-    )
-
-
-async def outcome_of(
-    lane: Lane, bucket: BucketNo, answer: Answer, *, tells_acked: bool = False
-) -> Outcome:
-    """Return the outcome of the actions, from their answer. See `settle_bucket`."""
     judged: Any = answer.result
     before, changed = answer.before, answer.changed
     if changed is before:
@@ -121,6 +171,17 @@ async def outcome_of(
             judged = Judged(held=judged.held, repeated=judged.repeated, acked=acked)
     row: Any = answer.row
     return Outcome(judged=judged, before=before, changed=changed, row=row)
+
+
+def wanted(asked: Asked) -> Settle:
+    """Return the actions on one bucket's deliveries in the form that its `RowWriter` takes."""
+    return Settle(
+        asks=tuple(
+            Ask(lease_id, action, runs)
+            for lease_id, actions in asked.items()
+            for action, runs in actions.items()
+        )
+    )
 
 
 def count(lane: Lane, judged: Judged) -> None:
@@ -171,19 +232,18 @@ async def settle_receipts(
             receipt, action, or_before=isinstance(action, Reject)
         )
     ]
-    never = [one for one in refused if _never_was(outcomes[one.place], one, tells_acked)]
+    never = [
+        one
+        for one in refused
+        # Without a row, only L says whether there ever was one.
+        if (outcomes[one.place].row is not None or tells_acked)
+        and runs_of(one) & outcomes[one.place].judged.never.get(one.lease_id, EMPTY)
+    ]
     if never:
         raise foreign(
             lane, NEVER, refused=never, expired=[one for one in refused if one not in never]
         )
     return refused, outcomes
-
-
-def _never_was(outcome: Outcome, receipt: Receipt, tells_acked: bool) -> bool:
-    # Without a row, only L says whether there ever was one.
-    if outcome.row is None and not tells_acked:
-        return False
-    return bool(runs_of(receipt) & outcome.judged.never.get(receipt.lease_id, EMPTY))
 
 
 async def settle_in_background(
@@ -335,9 +395,161 @@ def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Act
     return {lease_id: {action: Runs.of(*pairs)} for lease_id, pairs in found.items()}
 
 
-# --- by lease -------------------------------------------------------------------------------------
-
-
 def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
     """Ask for one action on all messages that these leases hold."""
     return {lease_id: {action: None} for lease_id in lease_ids}
+
+
+# --- ack, with a verdict for each message ---------------------------------------------------------
+
+
+class Verdict(StrEnum):
+    """The outcome of one ack.
+
+    Attributes:
+        ACKED: The message is done, by this receipt.
+        ALREADY_ACKED: The message was done before: by this receipt, by a later delivery, by a
+            purge, or by its move to the dead-letter queue.
+        STALE: The delivery ended: the message came back, or another consumer holds it now.
+        INVALID: The receipt names a message that this queue never had. Nothing was done, and asking
+            again is of no use.
+        UNKNOWN: The store could not say. It is safe to ask again.
+    """
+
+    ACKED = "acked"
+    ALREADY_ACKED = "already_acked"
+    STALE = "stale"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
+async def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], CassieqError | None]:
+    """Return a verdict for each receipt, and the error that made some of them unknown.
+
+    Receipts of a bucket that cannot be reached are unknown; the others are acked [T5].
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    places: dict[Place, list[int]] = {}
+    for at, receipt in enumerate(receipts):
+        places.setdefault(receipt.place, []).append(at)
+
+    async def one(place: Place) -> list[Verdict]:
+        its_lane = lane.sibling(place.lane)
+        return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
+
+    done, failed = await per_bucket(lane, one, places)
+    verdicts = [Verdict.UNKNOWN] * len(receipts)
+    for place, some in done.items():
+        for at, verdict in zip(places[place], some, strict=True):
+            verdicts[at] = verdict
+    failure = first_of(failed) if failed else None
+    if failure is not None and not isinstance(failure, StoreError):
+        raise failure
+    return verdicts, failure
+
+
+def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verdict]) -> None:
+    """Raise the error that the verdicts call for, if all messages were to be acked.
+
+    Raises:
+        ReceiptInvalid: Some messages never existed.
+        ReceiptExpired: Some deliveries had ended; the error names their receipts.
+    """
+    if Verdict.INVALID in verdicts:
+        raise foreign(lane, NEVER)
+    pairs = zip(given, verdicts, strict=True)
+    if stale := [one for one, verdict in pairs if verdict is Verdict.STALE]:
+        raise expired(lane, stale)
+
+
+async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
+    """Ack one bucket's receipts with at most one CAS. Return a verdict for each.
+
+    Raises:
+        CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
+    """
+    outcome = await settle_bucket(lane, bucket, by_lease(receipts, ACK), tells_acked=True)
+    if outcome.judged.is_whole:
+        return [Verdict.ACKED] * len(receipts)  # nearly always
+    return [_verdict(outcome, receipt) for receipt in receipts]
+
+
+def acks_of(receipts: Sequence[Receipt]) -> Settle:
+    """Return the acks of one bucket's receipts, for `store.row_port.Company`."""
+    return wanted(by_lease(receipts, ACK))
+
+
+def are_done(lane: Lane, answer: Answer) -> bool:
+    """Count the messages that the answer to `acks_of` has acked. Return whether it acked all."""
+    judged: Any = answer.result
+    count(lane, judged)
+    return bool(judged.is_whole)
+
+
+def _verdict(outcome: Outcome, receipt: Receipt) -> Verdict:
+    runs, judged = runs_of(receipt), outcome.judged
+    if outcome.is_done(receipt, ACK):
+        return Verdict.ACKED
+    if runs & judged.never.get(receipt.lease_id, EMPTY):
+        return Verdict.INVALID
+    if runs & judged.stale.get(receipt.lease_id, EMPTY):
+        return Verdict.STALE
+    return Verdict.ALREADY_ACKED
+
+
+# --- cancel ---------------------------------------------------------------------------------------
+
+
+async def cancel(lane: Lane, message_id: UUID) -> bool:
+    """Take back a message that no consumer was given yet [U14].
+
+    Return whether it is cancelled, by this call or an earlier one.
+
+    Args:
+        lane: Any lane of the queue.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+        CasAmbiguous, CasContention, StoreTimeout, StoreUnavailable: It is safe to cancel again.
+    """
+    place = lane.fixed.of_message(message_id)
+    if place is None:
+        return False
+    lane_id, number = place
+    its_lane = lane.sibling(lane_id)
+    bucket, offset = divmod(number, lane.bucket_size)
+    is_cancelled = await _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
+    # Read L after the CAS: a row below L is a ghost, and its message was settled long ago (G5). Of
+    # a finished due lane, every message was settled.
+    if (await its_lane.pointers.read()).repair > bucket:
+        await lane.first.read_pointers()  # raises if the queue is gone
+        return False
+    return is_cancelled
+
+
+async def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
+    row = await lane.buckets.read(bucket)
+    if row is None or row.value.status is Status.SEALING:
+        row = await _sealed(lane, bucket, one, row)
+    if row is None:
+        return False
+    answer = await lane.apply(bucket, Cancel(runs=one), known=row)
+    if answer.changed is not answer.before:
+        metrics.MESSAGES_CANCELLED.inc(lane.queue)
+    return answer.result is True
+
+
+async def _sealed(
+    lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
+) -> Stored[Bucket] | None:
+    """Return the row of a bucket whose content is fixed; None if the message was never in it."""
+    if row is not None:
+        closed = await seal.finish(lane, bucket, row)
+    # An open bucket is not sealed for a message that it does not hold.
+    elif await lane.messages.has(bucket, one.first):
+        closed = await seal.close(lane, bucket)
+    else:
+        return None
+    return None if closed is None else closed.row

@@ -2,83 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Router
 
-from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError
-from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.by_method import routes
-from cassieq_spark.server.large import InParts
-from cassieq_spark.server.limits import TooLong
-from cassieq_spark.server.measured import asked_of
-from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Operation, Raw
-from cassieq_spark.server.rest.fields import from_json, from_query
-from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.problems import (
-    Refusal,
-    code_of,
-    failed_in,
-    problem_response,
-    status_of,
+from cassieq_spark.server.door import (
+    REQUEST_ID,
+    Addresses,
+    Door,
+    note_fault,
+    queue_of,
+    request_id_of,
 )
+from cassieq_spark.server.large import InParts
+from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.measured import asked_of
+from cassieq_spark.server.rest.fields import from_json, from_query
+from cassieq_spark.server.rest.operation import JSON, PREFIX, RAW, Answer, Call, Operation, Raw
+from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.requests import Request
+    from starlette.types import Scope
 
-    from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.principal import Gate
 
-REQUEST_ID: Final = "Cassieq-Request-Id"
-
-_logger = get_logger("server")
+ADDRESSES: Final = Addresses(OPERATIONS, PREFIX, nothing="Look at /docs for what there is.")
 
 
-class RestDoor:
-    """The ASGI application of the REST door, below its prefix."""
+class RestDoor(Door):
+    """The ASGI application of the REST door."""
 
     def __init__(self, backend: Backend, gate: Gate) -> None:
         self._backend = backend
         self._gate = gate
-        self._router = Router(routes=routes(OPERATIONS, self.answer), redirect_slashes=False)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; a bug answers one request only."""
-        scope["cassieq.request_id"] = str(new_uuid())
-        try:
-            await self._router(scope, receive, send)
-        except (asyncio.CancelledError, TooLong):
-            raise
-        except ClientDisconnect:
-            return
-        except HTTPException as error:
-            refusal = Refusal(error.status_code, "Look at /docs for what there is.")
-            await _problem(refusal, scope)(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - see above
-            await _problem(error, scope)(scope, receive, send)
-
-    async def answer(self, operation: Operation, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """Do what is asked."""
+        operation = ADDRESSES.find(request.scope)
         asked_of(request.scope).operation = operation.name
-        own_name: str | None = request.path_params.get("queue")
-
-        def may(principal: Principal) -> None:
-            if own_name is None:
-                principal.require_somewhere(operation.right)
-            else:
-                principal.require(operation.right, principal.full_name(own_name))
-
         principal = await self._gate.authenticate(
-            request, may=may, allows_unsigned=isinstance(operation.body, Raw)
+            request,
+            may=lambda principal: queue_of(request, principal, operation.right),
+            allows_unsigned=isinstance(operation.body, Raw),
         )
         body = await request.body()
         call = Call(
@@ -87,7 +59,7 @@ class RestDoor:
             request=request,
             principal=principal,
             backend=self._backend,
-            queue="" if own_name is None else principal.full_name(own_name),
+            queue=queue_of(request, principal, operation.right),
             query=from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
@@ -95,10 +67,23 @@ class RestDoor:
         try:
             found = await operation.run(call)
             asked_of(request.scope).failed += failed_in(found.body)
-            return _response(found, request.scope["cassieq.request_id"])
+            return _response(found, request_id_of(request.scope))
         except BaseException:
             call.give_back()
             raise
+
+    def failure(self, error: Exception, scope: Scope) -> Response:
+        """The error as a problem."""
+        found = problem_of(error, request_id_of(scope))
+        asked_of(scope).code = found["code"]
+        if found["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+            note_fault(error, scope, "rest")
+        headers = headers_of(error) | {REQUEST_ID: request_id_of(scope)}
+        if found["status"] == HTTPStatus.UNAUTHORIZED:
+            headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
+        return Response(
+            json.dumps(found), status_code=found["status"], media_type=MEDIA_TYPE, headers=headers
+        )
 
 
 def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:
@@ -150,20 +135,3 @@ def _response(answer: Answer, request_id: str) -> Response:
     if not isinstance(made, bytes):
         made, media_type = json.dumps(made).encode(), JSON
     return InParts(made, status_code=answer.status, headers=headers, media_type=media_type)
-
-
-def _problem(error: Exception, scope: Scope) -> Response:
-    request_id = scope["cassieq.request_id"]
-    asked_of(scope).code = code_of(error)
-    if status_of(error) == 500:  # noqa: PLR2004 - our fault
-        code = error.code if isinstance(error, CassieqError) else type(error).__name__
-        event(_logger, "request_failed", request=request_id, action="rest", error=code)
-        _logger.debug("request %s", request_id, exc_info=error)
-    response = problem_response(error, request_id)
-    response.headers[REQUEST_ID] = request_id
-    return response
-
-
-def refused(scope: Scope, refusal: Refusal) -> Response:
-    """The answer to a request that a guard refuses."""
-    return _problem(refusal, {"cassieq.request_id": str(new_uuid()), **scope})

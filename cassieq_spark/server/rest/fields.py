@@ -66,6 +66,10 @@ class Strict(BaseModel):
         return found
 
 
+class Nothing(Strict):
+    """No parameters."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # a schema is a dict, which has no hash
 class Ranged:
     """Annotates a field with values of the package, so that their range is described once."""

@@ -6,43 +6,59 @@ deleted by ``cassieq account``, where Cassandra is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time, time_of
-from cassieq_spark.server.rest.call import Answer
-from cassieq_spark.server.rest.problems import Refusal
+from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.rest import answers, models
+from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import NewKey
-    from cassieq_spark.server.rest.call import Call
+    from cassieq_spark.server.rest.operation import Call
+
+_KEY: Final = "/keys/{key}"
 
 
+@GET("listKeys", "/keys", Right.ADMIN, {200: answers.Keys})
 async def list_keys(call: Call) -> Answer:
-    """Oldest first; no secret is read."""
+    """List the keys of your account."""
     account = _administered(call)
     found = await call.gate.administer(lambda admin, _: admin.keys(account))
     return Answer(body={"keys": [one.to_plain() for one in found]})
 
 
+@POST(
+    "createKey", "/keys", Right.ADMIN, {201: answers.MadeKey}, body=models.Grants, errors=(404, 409)
+)
 async def create(call: Call) -> Answer:
-    """Its secret is in this answer, and nowhere else."""
+    """Make a further key of your account.
+
+    The others stay valid. Its secret is shown this once.
+    """
     account, grants = _administered(call, by_key=True), call.body.as_grants()
     return _made(
         await call.gate.administer(lambda admin, master: admin.new_key(account, grants, master))
     )
 
 
+@POST("rotateKey", f"{_KEY}/rotate", Right.ADMIN, {201: answers.MadeKey}, errors=(404, 409))
 async def rotate(call: Call) -> Answer:
-    """The old key stays valid until it is deleted."""
+    """Make a key with the rights of another one, which stays valid until you delete it."""
     account, key_id = _administered(call, by_key=True), _key_of(call)
     return _made(
         await call.gate.administer(lambda admin, master: admin.rotate(account, key_id, master))
     )
 
 
+@PATCH("changeKey", _KEY, Right.ADMIN, {204: None}, body=models.KeyChange)
 async def change(call: Call) -> Answer:
-    """Gateways follow within ten seconds."""
+    """Disable or enable a key.
+
+    Gateways follow within ten seconds.
+    """
     account, key_id, is_enabled = _administered(call), _key_of(call), call.body.enabled
     if not is_enabled:
         _spare_own(call, key_id)
@@ -52,16 +68,24 @@ async def change(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
+@DELETE("deleteKey", _KEY, Right.ADMIN, {204: None})
 async def delete(call: Call) -> Answer:
-    """For good."""
+    """Delete a key for good.
+
+    Gateways refuse it within ten seconds.
+    """
     account, key_id = _administered(call), _key_of(call)
     _spare_own(call, key_id)
     await call.gate.administer(lambda admin, _: admin.delete_key(account, key_id))
     return Answer(body=None, status=204)
 
 
+@POST("signToken", "/tokens", Right.ADMIN, {200: answers.SignedToken}, body=models.NewToken)
 async def sign(call: Call) -> Answer:
-    """The caller's key signs it, so it ends with that key, and never allows more."""
+    """Sign a bearer token by the key of this request.
+
+    It never allows more than the key, and ends with it.
+    """
     _administered(call, by_key=True)
     body = call.body
     begins_us = await call.backend.now_us() + round(body.starts_in * 1e6)

@@ -1,20 +1,25 @@
-"""Put, lease, look at and update messages."""
+"""Put, lease and look at messages, show dead letters, and redrive."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.model.rights import Right
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.inspect.letters import as_object
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
+from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import show_time
-from cassieq_spark.server import outgoing
-from cassieq_spark.server.departing import unless_gone
-from cassieq_spark.server.large import as_json
-from cassieq_spark.server.rest.call import JSON, RAW, Answer
-from cassieq_spark.server.rest.models import MOST_WAIT_S, PutMessage, sent_headers
-from cassieq_spark.server.rest.problems import FieldInvalid, Refusal, problem_of
+from cassieq_spark.server import batches
+from cassieq_spark.server.large import as_json, unless_gone
+from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.rest import answers, models
+from cassieq_spark.server.rest.operation import GET, JSON, MESSAGES, POST, QUEUE, RAW, Answer, Raw
+from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +28,15 @@ if TYPE_CHECKING:
 
     from cassieq_spark.queue.message import Message
     from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.server.rest.call import Call
-    from cassieq_spark.server.rest.models import PutOne
+    from cassieq_spark.server.rest.operation import Call
+
+SOURCE: Final = "source-queue="
+
+BODY: Final = Raw(
+    doc="The bytes of the message. A header `Cassieq-Header-NAME: value` of the request is the "
+    "header `name` of the message.",
+    has_headers=True,
+)
 
 HEADER: Final = "cassieq-header-"
 """A header of HTTP that begins with this is a header of the message."""
@@ -37,23 +49,38 @@ _PRINTABLE: Final = "".join(chr(one) for one in range(0x21, 0x7F) if chr(one) !=
 _IN_NAMES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789!#$&'*+-.^_`|~")
 
 
+@POST(
+    "putMessage",
+    MESSAGES,
+    Right.PUT,
+    {201: answers.Put, 200: answers.Put},
+    query=models.PutOne,
+    body=BODY,
+)
 async def put(call: Call) -> Answer:
-    """One message, whose body is the body of the request."""
-    query: PutOne = call.query
-    headers = sent_headers(_headers(call.request))
+    """Put one message.
+
+    It will be delivered until somebody acks it.
+    """
+    query: models.PutOne = call.query
+    headers = models.sent_headers(_headers(call.request))
     arguments.check_extras(query.tag, headers)
     message = _outgoing(query, arguments.body(call.body), headers)
-    (found,) = await outgoing.put(call.backend, call.queue, [message])
+    (found,) = await batches.put(call.backend, call.queue, [message])
     if isinstance(found, Exception):
         raise found
     return Answer(body=_result(found), status=200 if found.duplicate else 201)
 
 
+@POST("putMessages", f"{MESSAGES}/batch", Right.PUT, {200: answers.PutResults}, body=models.PutMany)
 async def put_many(call: Call) -> Answer:
-    """Not all or nothing: each message has its own result."""
-    given: list[PutMessage] = call.body.messages
+    """Put many messages.
+
+    Not all or nothing: each has its own result.
+    """
+    given: list[models.PutMessage] = call.body.messages
     messages = [_outgoing(one, one.body, one.headers) for one in given]
-    found = await outgoing.put(call.backend, call.queue, messages)
+    found = await batches.put(call.backend, call.queue, messages)
     if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
         raise found[0]  # it is the request that fails, not a message
     results = [
@@ -63,15 +90,27 @@ async def put_many(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
+@POST(
+    "nextMessages",
+    f"{MESSAGES}/next",
+    Right.READ,
+    {200: answers.Messages, 204: None},
+    query=models.Next,
+    can_be_raw=True,
+)
 async def next_messages(call: Call) -> Answer:
-    """Nobody else gets them before the visibility timeout is over."""
+    """Lease messages: nobody else gets them before the visibility timeout is over.
+
+    With `Accept: application/octet-stream` the answer is the body of one message, and all else is
+    in its headers; 204 if there is none.
+    """
     query = call.query
     if call.is_raw and query.max > 1:
         raise Refusal(406, f"{RAW} is the body of one message. Say max=1, or accept JSON")
     wait_s, applied = query.wait, {}
     preferred = _preferred_wait(call.request)
     if wait_s is None and preferred is not None:
-        wait_s = min(float(preferred), MOST_WAIT_S)
+        wait_s = min(float(preferred), models.MOST_WAIT_S)
         applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
 
     async def lease() -> Answer:
@@ -93,13 +132,80 @@ async def next_messages(call: Call) -> Answer:
     return answer or Answer(body=None, status=204)  # nobody reads it
 
 
+@GET("peekMessages", MESSAGES, Right.READ, {200: answers.Messages}, query=models.Peek)
 async def peek(call: Call) -> Answer:
-    """They stay visible, and have no receipt."""
+    """Look at visible messages.
+
+    They stay visible.
+    """
     backend, most = call.backend, call.query.max
     found = await backend.reading(
         lambda: backend.on_queue(call.queue, lambda queue: queue.peek(most))
     )
     return await listed(call, found, shown)
+
+
+@GET(
+    "listDeadLetters",
+    f"{QUEUE}/dead-letters",
+    Right.READ,
+    {200: answers.LettersShown},
+    query=models.Letters,
+)
+async def show_letters(call: Call) -> Answer:
+    """Show the messages of a dead-letter queue.
+
+    They stay in it.
+    """
+    query = call.query
+    is_wanted = conditions(_where(call, query.where), query.before, query.after, mark="")
+
+    async def chosen() -> list[Message]:
+        found: list[Message] = []
+        lane = await open_lane(call.backend.store, QueueName(call.queue))
+        async for one in browse(lane):
+            if is_wanted(one):
+                found.append(one)
+            if len(found) == query.max:
+                break
+        return found
+
+    found = await call.backend.reading(lambda: call.backend.asked(chosen))
+    return await listed(call, found, partial(_letter, call))
+
+
+@POST(
+    "redriveMessages",
+    f"{QUEUE}/redrive",
+    Right.REDRIVE,
+    {200: answers.Redriven},
+    body=models.Redrive,
+)
+async def redrive(call: Call) -> Answer:
+    """Send messages back to the queue they came from, or to another one, each exactly once."""
+    given = call.body
+    is_wanted = None
+    if given.where or given.before is not None or given.after is not None:
+        is_wanted = conditions(_where(call, given.where), given.before, given.after, mark="")
+    to = None if given.to is None else call.target(given.to)
+
+    async def work() -> dict[str, Any]:
+        done = await call.backend.client.redrive(
+            call.queue,
+            where=is_wanted,
+            to=to,
+            at_most=given.max,
+            may=call.principal.may_put,
+            dry_run=given.dry_run,
+        )
+        return done.to_dict()
+
+    found = await call.backend.run(work)
+    found["queue"] = call.principal.own_name(found["queue"])
+    found["by_target"] = {
+        call.principal.own_name(one): count for one, count in found["by_target"].items()
+    }
+    return Answer(body=found)
 
 
 async def listed(
@@ -126,19 +232,14 @@ def _result(put: PutResult) -> dict[str, Any]:
     return {**found, "duplicate": True} if put.duplicate else found
 
 
-def _outgoing(given: PutOne, body: bytes, headers: dict[str, str]) -> outgoing.Outgoing:
-    return outgoing.Outgoing(
+def _outgoing(given: models.PutOne, body: bytes, headers: dict[str, str]) -> batches.Outgoing:
+    return batches.Outgoing(
         body=body,
         headers=headers,
-        delay_s=given.delay,
-        due_at=given.due_at,
-        ttl_s=given.ttl,
-        priority=given.priority,
-        key=given.key,
-        tag=given.tag,
-        group=given.group,
+        common=batches.Common(**given.model_dump(include=set(batches.Common._fields))),
         message_id=given.message_id,
         dedup_key=given.dedup_key,
+        group=given.group,
     )
 
 
@@ -202,3 +303,20 @@ def _preferred_wait(request: Request) -> int | None:
         if found := _PREFERRED_WAIT.search(one.lower()):
             return int(found[1])
     return None
+
+
+def _letter(call: Call, message: Message) -> dict[str, Any]:
+    found = {"encoding": "text", **letter_as_object(message)}
+    if found["source_queue"] is not None:
+        found["source_queue"] = call.principal.own_name(found["source_queue"])
+    return found
+
+
+def _where(call: Call, given: list[str]) -> list[str]:
+    """The conditions, with source queues as the client knows them."""
+    return [
+        SOURCE + call.principal.full_name(one.removeprefix(SOURCE))
+        if one.startswith(SOURCE) and one != SOURCE
+        else one
+        for one in given
+    ]

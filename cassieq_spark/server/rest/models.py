@@ -156,10 +156,6 @@ def sent_headers(headers: dict[str, str]) -> dict[str, str]:
 # --- queries --------------------------------------------------------------------------------------
 
 
-class Nothing(Strict):
-    """No parameters."""
-
-
 class Page(Strict):
     """Which queues are listed."""
 

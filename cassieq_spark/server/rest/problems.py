@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
-
-from starlette.responses import Response
+from typing import Any, Final
 
 from cassieq_spark.errors import (
     AccessDenied,
@@ -26,12 +23,10 @@ from cassieq_spark.errors import (
     TooManyKeys,
     UsageError,
 )
-from cassieq_spark.queue.settle.acks import Verdict
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
+from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.turns import Busy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "/docs#"
@@ -75,16 +70,6 @@ VERDICTS: Final[dict[str, type[CassieqError]]] = {
 """What a verdict without a problem means: the error that is the answer to one receipt."""
 
 
-class Refusal(Exception):
-    """A request is refused before the client is asked."""
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = dict(headers or {})
-
-
 class FieldInvalid(UsageError):
     """A field of a request is wrong.
 
@@ -101,24 +86,14 @@ class FieldInvalid(UsageError):
         self.kind = kind
 
 
-def status_of(error: Exception) -> int:
-    """The status of an error; 500 if no request can have it."""
-    return error.status if isinstance(error, Refusal) else status_of_class(type(error))
-
-
 def status_of_class(kind: type[Exception]) -> int:
     """The status of a class of errors; 500 if no request can have it."""
     return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
 
 
-def code_of(error: Exception) -> str:
-    """The code of an error's problem."""
-    return str(problem_of(error)["code"])
-
-
 def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     """An error as the members of a problem."""
-    status = status_of(error)
+    status = error.status if isinstance(error, Refusal) else status_of_class(type(error))
     if isinstance(error, CassieqError) and status != HTTPStatus.INTERNAL_SERVER_ERROR:
         kind = error.kind if isinstance(error, FieldInvalid) else type(error)
         found = _problem(status, kind.code, kind.meaning, error.message)
@@ -148,17 +123,12 @@ def failed_in(body: object) -> list[tuple[str, int]]:
     return found
 
 
-def problem_response(error: Exception, request_id: str = "") -> Response:
-    """An error as a response."""
-    found = problem_of(error, request_id)
+def headers_of(error: Exception) -> dict[str, str]:
+    """The headers that belong to an error."""
     headers = dict(error.headers) if isinstance(error, Refusal) else {}
-    if found["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+    if problem_of(error)["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "1"
-    elif found["status"] == HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
-    return Response(
-        json.dumps(found), status_code=found["status"], media_type=MEDIA_TYPE, headers=headers
-    )
+    return headers
 
 
 def _problem(status: int, code: str, title: str, detail: str) -> dict[str, Any]:

@@ -8,28 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time
-from cassieq_spark.server.rest.call import Answer
+from cassieq_spark.server.rest import answers, models
+from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, PUT, QUEUE, Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.model.rights import Principal
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.rest.call import Call
+    from cassieq_spark.server.rest.operation import Call
 
 TARGET: Final = "dead_letter_queue"
-
-
-async def own_names(backend: Backend, principal: Principal, prefix: str) -> list[str]:
-    """The queues that somebody may see, as he names them, in order."""
-
-    async def work() -> list[str | None]:
-        found = await backend.client.queues()
-        return [
-            principal.own_name(one.name) for one in found if principal.may(Right.INFO, one.name)
-        ]
-
-    names = await backend.run(work)
-    return sorted(name for name in names if name is not None and name.startswith(prefix))
 
 
 def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
@@ -40,20 +27,33 @@ def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
     return settings
 
 
+@GET("listQueues", "/queues", Right.INFO, {200: answers.QueueNames}, query=models.Page, errors=())
 async def list_queues(call: Call) -> Answer:
-    """By name, in pages."""
-    query = call.query
-
-    names = await own_names(call.backend, call.principal, query.prefix)
-    found = [name for name in names if name > query.after]
-    page = found[: query.max]
-    return Answer(
-        body={"queues": page, "next": page[-1] if len(found) > len(page) else None},
+    """List queues by name."""
+    query, principal = call.query, call.principal
+    found = await call.backend.run(call.backend.client.queues)
+    own = (principal.own_name(one.name) for one in found if principal.may(Right.INFO, one.name))
+    left = sorted(
+        name for name in own if name and name.startswith(query.prefix) and name > query.after
     )
+    page = left[: query.max]
+    return Answer(body={"queues": page, "next": page[-1] if len(left) > len(page) else None})
 
 
+@PUT(
+    "createQueue",
+    QUEUE,
+    Right.CREATE,
+    {201: answers.Queue, 200: answers.Queue},
+    body=models.NewQueue,
+    errors=(404, 409),
+)
 async def create(call: Call) -> Answer:
-    """An existing queue is an answer, too, if it has the settings that are named."""
+    """Create a queue.
+
+    An existing queue is returned if it has the settings that are named; it keeps its labels and all
+    other settings.
+    """
     settings = _settings(call)
     labels: dict[str, str] = call.body.labels
 
@@ -67,8 +67,9 @@ async def create(call: Call) -> Answer:
     return Answer(body=_shown(call, queue), status=201 if is_new else 200)
 
 
+@GET("getQueue", QUEUE, Right.INFO, {200: answers.Queue})
 async def show(call: Call) -> Answer:
-    """Its settings and labels, as they are now."""
+    """Show the settings and labels of a queue."""
 
     async def work() -> AsyncQueue:
         return call.backend.keep(await call.backend.client.queue(call.queue))
@@ -76,8 +77,19 @@ async def show(call: Call) -> Answer:
     return Answer(body=_shown(call, await call.backend.run(work)))
 
 
+@PATCH(
+    "alterQueue",
+    QUEUE,
+    Right.CREATE,
+    {200: answers.Queue},
+    body=models.QueueChange,
+    errors=(404, 409),
+)
 async def alter(call: Call) -> Answer:
-    """Settings first, then labels: if one of the labels is wrong, the settings have changed."""
+    """Change settings and labels of a queue.
+
+    Other gateways see them within ten seconds.
+    """
     settings = _settings(call)
     labels: dict[str, str | None] = call.body.labels
     if not settings and not labels:
@@ -94,22 +106,28 @@ async def alter(call: Call) -> Answer:
     return Answer(body=_shown(call, await call.backend.run(work)))
 
 
+@DELETE("deleteQueue", QUEUE, Right.DELETE, {204: None}, query=models.Deletion, errors=(404, 409))
 async def delete(call: Call) -> Answer:
-    """With everything in it."""
+    """Delete a queue with everything in it.
+
+    409 if a queue names it as its dead-letter queue, or a condition does not hold.
+    """
     conditions = call.query.model_dump()
     await call.backend.run(lambda: call.backend.client.delete_queue(call.queue, **conditions))
     call.backend.forget(call.queue)
     return Answer(body=None, status=204)
 
 
+@POST("purgeQueue", f"{QUEUE}/purge", Right.PURGE, {200: answers.Purged})
 async def purge(call: Call) -> Answer:
-    """Visible, leased, delayed and dead messages."""
+    """Drop all messages of a queue: visible, leased, delayed and dead."""
     purged = await call.backend.on_queue(call.queue, lambda queue: queue.purge())
     return Answer(body={"purged": purged})
 
 
+@GET("getStatistics", f"{QUEUE}/statistics", Right.INFO, {200: answers.Statistics})
 async def statistics(call: Call) -> Answer:
-    """They are counted from the queue's rows, so they cost one read for each bucket."""
+    """Count the messages of a queue."""
     found = asdict(await call.backend.on_queue(call.queue, lambda queue: queue.stats()))
     found["oldest_age_s"] = found.pop("oldest_age")
     found["by_priority"] = {str(one): count for one, count in found["by_priority"].items()}

@@ -17,23 +17,26 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import Message, show_time
-from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.rest.call import Answer
+from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.server.batches import Failure, acks, each, failures
+from cassieq_spark.server.rest import answers, models
+from cassieq_spark.server.rest.operation import DELETE, POST, PUT, QUEUE, RECEIPT, Answer, Raw
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.settling import Failure, acks, each, failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.server.rest.call import Call
+    from cassieq_spark.server.rest.operation import Call
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@POST("ackMessages", f"{QUEUE}/ack", Right.ACK, {200: answers.Verdicts}, body=models.Ack)
 async def ack(call: Call) -> Answer:
-    """They are done."""
+    """Ack messages: one LWT for each bucket, however many there are."""
     receipts: list[str] = call.body.receipts
 
     verdicts = await call.backend.on_queue(call.queue, partial(acks, receipts))
@@ -46,8 +49,12 @@ async def ack(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
+@DELETE("ackMessage", RECEIPT, Right.ACK, {204: None}, errors=(404, 409))
 async def ack_one(call: Call) -> Answer:
-    """As an ack of several, but the verdict is the status."""
+    """Ack one message: it is never delivered again.
+
+    409 if its delivery has ended.
+    """
     receipt: str = call.request.path_params["receipt"]
     (verdict,) = await call.backend.on_queue(call.queue, partial(acks, [receipt]))
     if isinstance(verdict, ReceiptInvalid):
@@ -63,8 +70,9 @@ async def ack_one(call: Call) -> Answer:
     return Answer(body=None, status=204)
 
 
+@POST("extendMessages", f"{QUEUE}/extend", Right.ACK, {200: answers.Verdicts}, body=models.Extend)
 async def extend(call: Call) -> Answer:
-    """The receipts stay valid."""
+    """Make leases end later, or sooner."""
     seconds: float = call.body.visibility_timeout
     until: list[datetime] = []
 
@@ -78,28 +86,47 @@ async def extend(call: Call) -> Answer:
     return Answer(body={"results": results})
 
 
+@POST(
+    "releaseMessages", f"{QUEUE}/release", Right.ACK, {200: answers.Verdicts}, body=models.Release
+)
 async def release(call: Call) -> Answer:
-    """Anybody may get them, at once or after the delay."""
+    """Give messages back, at once or after a delay."""
     given = call.body
+    results = await _settled(
+        call,
+        "released",
+        lambda queue, receipts: queue.release(
+            receipts, delay=given.delay, is_counted=given.is_counted
+        ),
+    )
+    return Answer(body={"results": results})
 
-    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
-        await queue.release(receipts, delay=given.delay, is_counted=given.is_counted)
 
-    return Answer(body={"results": await _settled(call, "released", settle)})
-
-
+@POST("rejectMessages", f"{QUEUE}/reject", Right.ACK, {200: answers.Verdicts}, body=models.Reject)
 async def reject(call: Call) -> Answer:
-    """Repair moves them to the dead-letter queue, with the reason."""
+    """Declare messages dead.
+
+    Repair moves them to the dead-letter queue.
+    """
     reason: str = call.body.reason
+    results = await _settled(
+        call, "rejected", lambda queue, receipts: queue.reject(receipts, reason=reason)
+    )
+    return Answer(body={"results": results})
 
-    async def settle(queue: AsyncQueue, receipts: list[str]) -> None:
-        await queue.reject(receipts, reason=reason)
 
-    return Answer(body={"results": await _settled(call, "rejected", settle)})
-
-
+@POST(
+    "updateMessages",
+    f"{QUEUE}/update",
+    Right.UPDATE,
+    {200: answers.Verdicts},
+    body=models.UpdateMany,
+)
 async def update(call: Call) -> Answer:
-    """Each has its own verdict."""
+    """Give leased messages other bodies or timeouts.
+
+    Their receipts become stale, and the answer has the new ones.
+    """
 
     async def one(queue: AsyncQueue, given: Any) -> dict[str, Any]:
         try:
@@ -114,8 +141,20 @@ async def update(call: Call) -> Answer:
     return Answer(body={"results": await call.backend.on_queue(call.queue, work)})
 
 
+@PUT(
+    "updateMessage",
+    RECEIPT,
+    Right.UPDATE,
+    {200: answers.NewReceipt},
+    query=models.Update,
+    body=Raw(doc="The bytes of the message."),
+    errors=(404, 409),
+)
 async def update_one(call: Call) -> Answer:
-    """The body of the request is the new body of the message."""
+    """Give a leased message another body.
+
+    Its receipt becomes stale, and the answer has the new one.
+    """
     receipt: str = call.request.path_params["receipt"]
     seconds: float | None = call.query.visibility_timeout
 

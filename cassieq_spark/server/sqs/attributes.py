@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
+from cassieq_spark.server.sqs.call import name_of_arn
 from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
-from cassieq_spark.server.sqs.names import name_of_arn
-from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
+from cassieq_spark.server.sqs.parameters import FIELDS, TooManyValues, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,8 +16,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from cassieq_spark.server.sqs.actions import Typed
 from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
+from cassieq_spark.server.sqs.parameters import Typed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

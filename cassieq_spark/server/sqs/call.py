@@ -1,42 +1,81 @@
-"""`Call` is one action that was asked for, with what it needs to run."""
+"""`Action` is one thing that can be asked; `Call` is a request for it.
+
+The names of queues on the wire are URLs and ARNs, with the number of their account. The number is
+what SDKs expect where AWS has its account ids. It is made of the account's name and stored nowhere,
+because nothing is looked up by it: it is only compared with the caller's own. So two accounts that
+had the same number would still not reach each other's queues.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import hashlib
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
-from cassieq_spark.server.sqs.actions import RIGHTS
-from cassieq_spark.server.sqs.errors import no_resource
-from cassieq_spark.server.sqs.names import name_of_arn, name_of_url, number_of
+from cassieq_spark.server import door
+from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.model.rights import Right
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.sqs.moves import Moves
+    from cassieq_spark.server.sqs.parameters import Parameters
+
+    Result = dict[str, Any] | Callable[[], dict[str, Any]]
+    """The result of an action, or what makes it of large messages."""
+    Run = Callable[["Call"], Awaitable[Result]]
+
+_ANY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_LONGEST_URL: Final = 2_048
+"""A name has 200 characters, and the gateway may be reached by a long one."""
+_ARN_PARTS: Final = 6
+_DIGITS: Final = 12
+
+
+async def _nothing(_: Call) -> Result:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be asked: it decorates the function that does it.
+
+    Attributes:
+        right: What its caller must be allowed on the queue that it names. To name a dead-letter
+            queue or the destination of a task, a caller needs ``put`` on that queue, too: messages
+            go there.
+    """
+
+    name: str
+    right: Right
+    parameters: Parameters
+    run: Run = _nothing
+
+    def __call__(self, run: Run) -> Action:
+        """The action that a function does."""
+        return replace(self, run=run)
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class Call(door.Call):
     """One call.
 
     Attributes:
+        beside: Runs what goes on after the answer.
         leased: What was leased for this call, with its queue.
         failed: Code and status of each entry of its batch that failed.
     """
 
-    action: str
+    action: Action
     parameters: dict[str, Any]
-    principal: Principal
-    gate: Gate
-    request: Request
-    backend: Backend
-    moves: Moves
+    beside: Callable[[Coroutine[Any, Any, None]], None]
     leased: list[tuple[str, list[Message]]] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
 
@@ -79,13 +118,13 @@ class Call:
         """The full name of a queue of the caller's account, if the caller has a right on it.
 
         Args:
-            right: Default: what `RIGHTS` says about the action.
+            right: Default: the action's.
 
         Raises:
             AccessDenied: It has not.
         """
         full_name = self.principal.full_name(name)
-        self.principal.require(right or RIGHTS[self.action], full_name)
+        self.principal.require(right or self.action.right, full_name)
         return full_name
 
     def url(self, full_name: str) -> str:
@@ -105,7 +144,7 @@ class Call:
         Raises:
             AccessDenied: It may see none at all.
         """
-        right = RIGHTS[self.action]
+        right = self.action.right
         self.principal.require_somewhere(right)
         return [one for one in full_names if self.principal.may(right, one)]
 
@@ -115,7 +154,7 @@ class Call:
         Raises:
             AuthenticationFailed, AccessDenied: It may not.
         """
-        await self.gate.confirm(self.principal, RIGHTS[self.action], full_name)
+        await self.gate.confirm(self.principal, self.action.right, full_name)
 
     def give_back(self) -> None:
         """Give back what was leased: nobody will see it."""
@@ -135,3 +174,46 @@ def _region(request: Request) -> str:
     parts = scope.split("/")
     region = parts[2] if len(parts) == 5 else ""  # noqa: PLR2004 - key/date/region/service/end
     return region if region.isascii() and region.replace("-", "").isalnum() else "local"
+
+
+@lru_cache(maxsize=10_000)
+def number_of(account: str) -> str:
+    """The 12 digits of an account; zeros if accounts are not checked."""
+    if not account:
+        return "0" * _DIGITS
+    hashed = int.from_bytes(hashlib.sha256(f"cassieq account {account}".encode()).digest())
+    return f"{1 + hashed % (10**_DIGITS - 1):0{_DIGITS}d}"
+
+
+def name_of_url(url: str, number: str) -> str:
+    """The name in a queue URL. Only its path counts: behind a proxy, gateways have many addresses.
+
+    Args:
+        number: The caller's.
+
+    Raises:
+        SqsError: It cannot be the URL of a queue here, or it has the number of another account.
+    """
+    account = name = ""
+    with suppress(ValueError):
+        # To undo % takes long for its length.
+        path = urlsplit(url).path if len(url) <= _LONGEST_URL else ""
+        account, _, name = unquote(path).strip("/").rpartition("/")
+    if not _ANY_NAME.fullmatch(name):
+        raise SqsError("InvalidAddress", f"The address {url[:300]!r} is not valid for a queue.")
+    if account.rpartition("/")[2] != number:
+        raise no_queue()
+    return name
+
+
+def name_of_arn(arn: str, number: str) -> str | None:
+    """The name in the ARN of a queue, in any region; None: it has another account's number.
+
+    Raises:
+        SqsError: It is not the ARN of a queue.
+    """
+    parts = arn.split(":", _ARN_PARTS)
+    is_arn = len(parts) == _ARN_PARTS and parts[0] == "arn" and parts[2] == "sqs"
+    if not is_arn or not _ANY_NAME.fullmatch(parts[-1]):
+        raise invalid(f"Value {arn[:300]!r} is not the ARN of a queue.")
+    return parts[-1] if parts[4] == number else None

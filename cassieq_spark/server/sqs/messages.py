@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.settle.acks import Verdict
-from cassieq_spark.server.outgoing import Outgoing, put
-from cassieq_spark.server.settling import acks
+from cassieq_spark.model.rights import Right
+from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies, received
-from cassieq_spark.server.sqs.actions import FAILURE
+from cassieq_spark.server.sqs.call import Action
 from cassieq_spark.server.sqs.errors import (
     SqsError,
     empty_batch,
@@ -25,13 +25,20 @@ from cassieq_spark.server.sqs.errors import (
     out_of_range,
     translated,
 )
+from cassieq_spark.server.sqs.parameters import FAILURE, Kind, batch_of, parameters
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.sqs.actions import Typed
     from cassieq_spark.server.sqs.call import Call
+    from cassieq_spark.server.sqs.parameters import Typed
+
+    Entry = Mapping[str, Any]
+    Entries = list[dict[str, Any]]
+    Answers = list[dict[str, Any] | SqsError]
+    Work = Callable[[Call, str, Entries], Awaitable[Answers]]
+    """Does the entries of a batch on a queue, and returns the answer for each."""
 
 MOST_IN_BATCH: Final = 10
 MOST_BATCH_BYTES: Final = 1_048_576
@@ -39,49 +46,51 @@ MOST_VISIBILITY_S: Final = 43_200
 LEAST_VISIBILITY_S: Final = 0.1
 """The shortest lease that a queue grants. For SQS's 0 it is ended as soon as it is granted."""
 
+_SEND: Final[dict[str, Kind]] = {
+    "DelaySeconds": Kind.WHOLE,
+    "MessageAttributes": Kind.TYPED,
+    "MessageSystemAttributes": Kind.TYPED,
+    "MessageDeduplicationId": Kind.TEXT,
+    "MessageGroupId": Kind.TEXT,
+}
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
-Entry = Mapping[str, Any]
-Entries = list[dict[str, Any]]
 
-
+@Action("SendMessage", Right.PUT, parameters("QueueUrl", "MessageBody", **_SEND))
 async def send(call: Call) -> dict[str, Any]:
     """SendMessage."""
-    queue = call.queue()
-    kept = settings.of_queue(await call.backend.opened(queue))
-    outgoing, answer = _outgoing(call.parameters, kept)
-    (found,) = await put(call.backend, queue, [outgoing])
-    if isinstance(found, Exception):
-        raise found
-    return {"MessageId": found.message_id, **answer}
+    return await _one(call, _send)
 
 
+@Action("SendMessageBatch", Right.PUT, batch_of(parameters("Id", "MessageBody", **_SEND)))
 async def send_batch(call: Call) -> dict[str, Any]:
     """SendMessageBatch: each entry succeeds or fails for itself."""
-    queue = call.queue()
-    kept = settings.of_queue(await call.backend.opened(queue))
-    return await _each(call, partial(_send_all, call, queue, kept))
+    return await _each(call, _send_batch)
 
 
-async def _send_all(
-    call: Call, queue: str, kept: settings.Kept, entries: Entries
-) -> list[dict[str, Any] | SqsError]:
-    ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
-    answers: dict[int, dict[str, Any] | SqsError] = {}
-    total = 0
-    for at, entry in enumerate(entries):
-        total += bodies.bytes_in(entry["MessageBody"])
-        total += bodies.size_of(b"", entry.get("MessageAttributes", {}))
-        try:
-            ready[at] = _outgoing(entry, kept)
-        except SqsError as error:
-            answers[at] = error
+async def _send_batch(call: Call, queue: str, entries: Entries) -> Answers:
+    total = sum(
+        bodies.bytes_in(one["MessageBody"]) + bodies.size_of(b"", one.get("MessageAttributes", {}))
+        for one in entries
+    )
     if total > MOST_BATCH_BYTES:
         raise SqsError(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BATCH_BYTES} bytes. You have sent "
             f"{total} bytes.",
         )
+    return await _send(call, queue, entries)
+
+
+async def _send(call: Call, queue: str, entries: Entries) -> Answers:
+    kept = settings.of_queue(await call.backend.opened(queue))
+    ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
+    answers: dict[int, dict[str, Any] | SqsError] = {}
+    for at, entry in enumerate(entries):
+        try:
+            ready[at] = _outgoing(entry, kept)
+        except SqsError as error:
+            answers[at] = error
     results = await put(call.backend, queue, [one for one, _ in ready.values()])
     for at, found in zip(ready, results, strict=True):
         answers[at] = (
@@ -92,6 +101,20 @@ async def _send_all(
     return [answers[at] for at in range(len(entries))]
 
 
+@Action(
+    "ReceiveMessage",
+    Right.READ,
+    parameters(
+        "QueueUrl",
+        AttributeNames=Kind.TEXTS,
+        MessageSystemAttributeNames=Kind.TEXTS,
+        MessageAttributeNames=Kind.TEXTS,
+        MaxNumberOfMessages=Kind.WHOLE,
+        VisibilityTimeout=Kind.WHOLE,
+        WaitTimeSeconds=Kind.WHOLE,
+        ReceiveRequestAttemptId=Kind.TEXT,
+    ),
+)
 async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it.
 
@@ -127,53 +150,63 @@ async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     return show
 
 
+@Action("DeleteMessage", Right.ACK, parameters("QueueUrl", "ReceiptHandle"))
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteMessage."""
-    (verdict,) = await _acked(call, call.queue(), [call.parameters["ReceiptHandle"]])
-    if isinstance(verdict, ReceiptInvalid):
-        raise verdict
-    failure = _not_acked(verdict)
-    if failure is not None:
-        raise failure
-    return {}
+    return await _one(call, _delete)
 
 
+@Action("DeleteMessageBatch", Right.ACK, batch_of(parameters("Id", "ReceiptHandle")))
 async def delete_batch(call: Call) -> dict[str, Any]:
     """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
-    queue = call.queue()
-
-    async def delete_all(entries: Entries) -> list[dict[str, Any] | SqsError]:
-        verdicts = await _acked(call, queue, [one["ReceiptHandle"] for one in entries])
-        failures = [
-            _as_sqs(one) if isinstance(one, Exception) else _not_acked(one) for one in verdicts
-        ]
-        return [one or {} for one in failures]
-
-    return await _each(call, delete_all)
+    return await _each(call, _delete)
 
 
-async def change_visibility(call: Call) -> dict[str, Any]:
-    """ChangeMessageVisibility."""
-    await _extend(call, call.queue(), call.parameters)
+async def _delete(call: Call, queue: str, entries: Entries) -> Answers:
+    receipts = [one["ReceiptHandle"] for one in entries]
+    verdicts = await call.backend.on_queue(queue, partial(acks, receipts))
+    return [_deleted(one) for one in verdicts]
+
+
+def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | SqsError:
+    if isinstance(verdict, ReceiptInvalid):
+        return _as_sqs(verdict)
+    if verdict is Verdict.STALE:
+        return expired()
+    if verdict is Verdict.UNKNOWN:
+        return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
     return {}
 
 
+@Action(
+    "ChangeMessageVisibility",
+    Right.ACK,
+    parameters("QueueUrl", "ReceiptHandle", "VisibilityTimeout", VisibilityTimeout=Kind.WHOLE),
+)
+async def change_visibility(call: Call) -> dict[str, Any]:
+    """ChangeMessageVisibility."""
+    return await _one(call, _change_visibility)
+
+
+@Action(
+    "ChangeMessageVisibilityBatch",
+    Right.ACK,
+    batch_of(parameters("Id", "ReceiptHandle", VisibilityTimeout=Kind.WHOLE)),
+)
 async def change_visibility_batch(call: Call) -> dict[str, Any]:
     """ChangeMessageVisibilityBatch."""
-    queue = call.queue()
-
-    async def one(entry: Entry) -> dict[str, Any]:
-        await _extend(call, queue, {"VisibilityTimeout": 30, **entry})
-        return {}
-
-    async def change_all(entries: Entries) -> list[dict[str, Any] | SqsError]:
-        return [await _caught(one, entry) for entry in entries]
-
-    return await _each(call, change_all)
+    return await _each(call, _change_visibility)
 
 
-async def _acked(call: Call, queue: str, receipts: list[str]) -> list[Verdict | ReceiptInvalid]:
-    return await call.backend.on_queue(queue, partial(acks, receipts))
+async def _change_visibility(call: Call, queue: str, entries: Entries) -> Answers:
+    answers: Answers = []
+    for entry in entries:
+        try:
+            await _extend(call, queue, entry["ReceiptHandle"], entry.get("VisibilityTimeout", 30))
+            answers.append({})
+        except (SqsError, CassieqError) as error:
+            answers.append(_as_sqs(error))
+    return answers
 
 
 async def _end_if_zero(
@@ -193,10 +226,9 @@ async def _end_if_zero(
     await call.backend.on_queue(queue.name, lapse)
 
 
-async def _extend(call: Call, queue: str, given: Entry) -> None:
-    seconds = given["VisibilityTimeout"]
+async def _extend(call: Call, queue: str, receipt: str, seconds: int) -> None:
     _check_range("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
-    began_us = Receipt.decode(given["ReceiptHandle"]).began_us
+    began_us = Receipt.decode(receipt).began_us
     if seconds and began_us is not None:
         held_s = (await call.backend.now_us() - began_us) / 1e6
         if held_s + seconds > MOST_VISIBILITY_S:
@@ -207,9 +239,7 @@ async def _extend(call: Call, queue: str, given: Entry) -> None:
             )
 
     try:
-        await call.backend.on_queue(
-            queue, lambda handle: handle.extend(given["ReceiptHandle"], seconds)
-        )
+        await call.backend.on_queue(queue, lambda handle: handle.extend(receipt, seconds))
     except ReceiptExpired as error:
         raise SqsError(
             "MessageNotInflight", "The specified message is not in flight: its delivery has ended."
@@ -252,7 +282,8 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
         answer["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)
     if system:
         answer["MD5OfMessageSystemAttributes"] = bodies.md5_of_attributes(system)
-    return Outgoing(body=body, headers=headers, delay_s=float(delay_s), group=group), answer
+    common = Common(delay=float(delay_s))
+    return Outgoing(body=body, headers=headers, common=common, group=group), answer
 
 
 def _within(call: Call, name: str, low: int, high: int) -> int | None:
@@ -267,38 +298,23 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
         raise out_of_range(name, value, low, high)
 
 
-async def _each(call: Call, work: _Work) -> dict[str, Any]:
+async def _one(call: Call, work: Work) -> dict[str, Any]:
+    """Do what a batch of one entry does; its error is the error of the call."""
+    (answer,) = await work(call, call.queue(), [call.parameters])
+    if isinstance(answer, SqsError):
+        raise answer
+    return answer
+
+
+async def _each(call: Call, work: Work) -> dict[str, Any]:
     """Do a batch. An entry whose parameters are wrong has failed before, and alone."""
-    entries = _entries(call)
+    queue, entries = call.queue(), _entries(call)
     right = [one for one in entries if FAILURE not in one]
-    answers = iter(await work(right) if right else ())
-    found = [one[FAILURE] if FAILURE in one else next(answers) for one in entries]
-    return _batch_answer(call, entries, found)
-
-
-def _entries(call: Call) -> list[dict[str, Any]]:
-    """The entries of a batch, checked together."""
-    entries: list[dict[str, Any]] = call.parameters["Entries"]
-    if not entries:
-        raise empty_batch(call.action)
-    ids = [entry["Id"] for entry in entries]
-    if not all(map(_ENTRY_ID.fullmatch, ids)):
-        raise SqsError(
-            "InvalidBatchEntryId",
-            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-            "It can be at most 80 letters long.",
-        )
-    if twice := [one for at, one in enumerate(ids) if one in ids[:at]]:
-        raise SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
-    return entries
-
-
-def _batch_answer(
-    call: Call, entries: list[dict[str, Any]], answers: list[dict[str, Any] | SqsError]
-) -> dict[str, Any]:
+    answers = iter(await work(call, queue, right) if right else ())
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    for entry, answer in zip(entries, answers, strict=True):
+    for entry in entries:
+        answer = entry[FAILURE] if FAILURE in entry else next(answers)
         if isinstance(answer, SqsError):
             call.failed.append((answer.name, answer.status))
             failed.append(
@@ -314,23 +330,21 @@ def _batch_answer(
     return {"Successful": done, **({"Failed": failed} if failed else {})}
 
 
-def _not_acked(verdict: Verdict) -> SqsError | None:
-    if verdict is Verdict.STALE:
-        return expired()
-    if verdict is Verdict.UNKNOWN:
-        return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
-    return None
-
-
-async def _caught(
-    work: Callable[[Entry], Awaitable[dict[str, Any]]], entry: Entry
-) -> dict[str, Any] | SqsError:
-    try:
-        return await work(entry)
-    except SqsError as error:
-        return error
-    except CassieqError as error:
-        return _as_sqs(error)
+def _entries(call: Call) -> list[dict[str, Any]]:
+    """The entries of a batch, checked together."""
+    entries: list[dict[str, Any]] = call.parameters["Entries"]
+    if not entries:
+        raise empty_batch(call.action.name)
+    ids = [entry["Id"] for entry in entries]
+    if not all(map(_ENTRY_ID.fullmatch, ids)):
+        raise SqsError(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+            "It can be at most 80 letters long.",
+        )
+    if twice := [one for at, one in enumerate(ids) if one in ids[:at]]:
+        raise SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
+    return entries
 
 
 def _as_sqs(error: Exception) -> SqsError:
@@ -338,7 +352,3 @@ def _as_sqs(error: Exception) -> SqsError:
     if known is None:
         raise error
     return known
-
-
-if TYPE_CHECKING:
-    _Work = Callable[[Entries], Awaitable[list[dict[str, Any] | SqsError]]]

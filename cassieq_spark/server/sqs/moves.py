@@ -19,7 +19,7 @@ from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import sources_of
-from cassieq_spark.server.sqs.actions import RIGHTS
+from cassieq_spark.server.sqs.call import Action
 from cassieq_spark.server.sqs.errors import (
     SqsError,
     invalid,
@@ -28,7 +28,7 @@ from cassieq_spark.server.sqs.errors import (
     not_found,
     out_of_range,
 )
-from cassieq_spark.server.sqs.reading import from_json
+from cassieq_spark.server.sqs.parameters import Kind, from_json, parameters
 from cassieq_spark.server.turns import Busy
 from cassieq_spark.store import portal
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from cassieq_spark.repair.report import Redriven
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.sqs.call import Call
+
+    Redrive = Callable[..., Awaitable[Redriven]]
 
 T = TypeVar("T")
 
@@ -84,49 +86,38 @@ _logger = get_logger("server")
 Note = dict[str, Any]
 
 
-class Moves:
-    """The move tasks that this process runs."""
+async def run(backend: Backend, source: str, redrive: Redrive, note: Note) -> None:
+    """Redrive the messages that a queue has now."""
+    loop = asyncio.get_running_loop()
+    try:
+        while note["Status"] == "RUNNING":
+            next_s = loop.time() + 1
+            await backend.run(partial(step, backend, source, redrive, note))
+            if "MaxNumberOfMessagesPerSecond" in note and note["Status"] == "RUNNING":
+                await asyncio.sleep(next_s - loop.time())
+    except (CassieqError, Busy) as error:
+        event(_logger, "repair_failed", queue=source, error=str(error))
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._running: dict[str, asyncio.Task[None]] = {}
 
-    def start(self, source: str, redrive: _Redrive, note: Note) -> None:
-        """Redrive the messages that a queue has now, in the background."""
-        task = asyncio.get_running_loop().create_task(self._run(source, redrive, note))
-        self._running[note["TaskHandle"]] = task
-        task.add_done_callback(lambda _: self._running.pop(note["TaskHandle"], None))
-
-    async def _run(self, source: str, redrive: _Redrive, note: Note) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while note["Status"] == "RUNNING":
-                next_s = loop.time() + 1
-                await self._backend.run(partial(self._step, source, redrive, note))
-                if "MaxNumberOfMessagesPerSecond" in note and note["Status"] == "RUNNING":
-                    await asyncio.sleep(next_s - loop.time())
-        except (CassieqError, Busy) as error:
-            event(_logger, "repair_failed", queue=source, error=str(error))
-
-    async def _step(self, source: str, redrive: _Redrive, note: Note) -> None:
-        """Move some messages, and note it, unless the task has been cancelled."""
-        client = self._backend.client
-        labels = (await client.queue(source)).labels
-        if not _is_newest(note, labels):
-            note["Status"] = "FAILED"
-            return
-        if labels.get(CANCELLED) == note["TaskHandle"]:
-            note["Status"] = "CANCELLED"
-        else:
-            await _move(redrive, note)
-        now_ms = await client.now_us() // 1_000
-        if now_ms > note[UNTIL]:
-            note["Status"], note["FailureReason"] = "FAILED", LATE
-            if not _is_newest(note, (await client.queue(source)).labels):
-                return  # another task has begun
-        _renew(note, now_ms)
-        ended = {} if note["Status"] == "RUNNING" else {CANCELLED: None}
-        await client.label_queue(source, {LABEL: json.dumps(note), **ended})
+async def step(backend: Backend, source: str, redrive: Redrive, note: Note) -> None:
+    """Move some messages, and note it, unless the task has been cancelled."""
+    client = backend.client
+    labels = (await client.queue(source)).labels
+    if not _is_newest(note, labels):
+        note["Status"] = "FAILED"
+        return
+    if labels.get(CANCELLED) == note["TaskHandle"]:
+        note["Status"] = "CANCELLED"
+    else:
+        await _move(redrive, note)
+    now_ms = await client.now_us() // 1_000
+    if now_ms > note[UNTIL]:
+        note["Status"], note["FailureReason"] = "FAILED", LATE
+        if not _is_newest(note, (await client.queue(source)).labels):
+            return  # another task has begun
+    _renew(note, now_ms)
+    ended = {} if note["Status"] == "RUNNING" else {CANCELLED: None}
+    await client.label_queue(source, {LABEL: json.dumps(note), **ended})
 
 
 def _is_newest(note: Note, labels: Mapping[str, str]) -> bool:
@@ -139,7 +130,7 @@ def _renew(note: Note, now_ms: int) -> None:
     note[UNTIL] = now_ms + SILENT_MS
 
 
-async def _move(redrive: _Redrive, note: Note) -> None:
+async def _move(redrive: Redrive, note: Note) -> None:
     left = note["ApproximateNumberOfMessagesToMove"] - note["ApproximateNumberOfMessagesMoved"]
     at_most = min(left, note.get("MaxNumberOfMessagesPerSecond", STEP))
     if not at_most:
@@ -160,6 +151,11 @@ async def _move(redrive: _Redrive, note: Note) -> None:
         note["FailureReason"] = done.problems[0][:REASON_LENGTH]
 
 
+@Action(
+    "StartMessageMoveTask",
+    Right.REDRIVE,
+    parameters("SourceArn", DestinationArn=Kind.TEXT, MaxNumberOfMessagesPerSecond=Kind.WHOLE),
+)
 async def start(call: Call) -> dict[str, Any]:
     """StartMessageMoveTask."""
     source = call.queue_of_arn("SourceArn")
@@ -204,10 +200,11 @@ async def start(call: Call) -> dict[str, Any]:
     note = await _on_source(call, source, work)
     may = call.principal.may_put
     redrive = partial(call.backend.client.redrive, source, to=target, may=may)
-    call.moves.start(source, redrive, note)
+    call.beside(run(call.backend, source, redrive, note))
     return {"TaskHandle": note["TaskHandle"]}
 
 
+@Action("ListMessageMoveTasks", Right.INFO, parameters("SourceArn", MaxResults=Kind.WHOLE))
 async def list_tasks(call: Call) -> dict[str, Any]:
     """ListMessageMoveTasks: the newest tasks of the queue, newest first."""
     source = call.queue_of_arn("SourceArn")
@@ -223,10 +220,11 @@ async def list_tasks(call: Call) -> dict[str, Any]:
     return {"Results": await _on_source(call, source, work)}
 
 
+@Action("CancelMessageMoveTask", Right.REDRIVE, parameters("TaskHandle"))
 async def cancel(call: Call) -> dict[str, Any]:
     """CancelMessageMoveTask: the task ends before its next step. What it has moved stays moved."""
     handle = call.parameters["TaskHandle"]
-    call.principal.require_somewhere(RIGHTS[call.action])
+    call.principal.require_somewhere(call.action.right)
     source = call.queue_of_arn("SourceArn", arn=_source_in(handle))
 
     async def work(queue: AsyncQueue) -> Note:
@@ -311,7 +309,3 @@ def _shown(note: Note, labels: Mapping[str, str], now_ms: int) -> Note:
     elif note["Status"] == "RUNNING":
         found["FailureReason"] = ENDED
     return found
-
-
-if TYPE_CHECKING:
-    _Redrive = Callable[..., Awaitable[Redriven]]

@@ -9,13 +9,14 @@ from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
 from cassieq_spark.server.large import as_json, in_slices
-from cassieq_spark.server.sqs.actions import ACTIONS, Kind, Parameters
 from cassieq_spark.server.sqs.errors import SqsError, invalid, readable
 from cassieq_spark.server.sqs.messages import MOST_IN_BATCH
-from cassieq_spark.server.sqs.reading import FIELDS, TooManyValues, from_json
+from cassieq_spark.server.sqs.parameters import FIELDS, Kind, TooManyValues, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from cassieq_spark.server.sqs.parameters import Parameters
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class JsonProtocol:
         self.action = action
         self._body = body
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self, wanted: Parameters) -> dict[str, Any]:  # noqa: ARG002 - a form needs them
         """What the request gives.
 
         Raises:
@@ -90,14 +91,13 @@ class QueryProtocol:
         self.action = fields.get("Action", "")
         self._fields = fields
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self, wanted: Parameters) -> dict[str, Any]:
         """What the form gives, in the form of the JSON protocol.
 
         Raises:
             SqsError: A number is not a number.
         """
-        wanted = ACTIONS.get(self.action)
-        return {} if wanted is None else _read(_Form(self._fields), wanted, self.action, "")
+        return _read(_Form(self._fields), wanted, self.action, "")
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> bytes:
         """A result as the body of a response."""
@@ -211,7 +211,7 @@ def _field(form: _Form, wanted: Parameters, action: str, name: str, kind: Kind) 
             return dict(_typed(fields, f"{member}.{at}") for at in form.numbers(member))
         case Kind.ENTRIES:
             entry = f"{action}RequestEntry"
-            assert wanted.entries is not None  # noqa: S101 - `ACTIONS` says so
+            assert wanted.entries is not None  # noqa: S101 - `batch_of` says so
             return [
                 _read(form, wanted.entries, action, f"{entry}.{at}.")
                 for at in few(form.numbers(entry))

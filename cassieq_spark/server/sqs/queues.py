@@ -8,10 +8,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cassieq_spark.errors import QueueExists, QueueNotFound
+from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.sqs import attributes
+from cassieq_spark.server.sqs.call import Action, name_of_url
 from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text, missing, no_queue
-from cassieq_spark.server.sqs.names import name_of_url
+from cassieq_spark.server.sqs.parameters import Kind, parameters
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ LONGEST_TAG: Final = 256
 """As AWS documents them, in characters."""
 RESERVED_TAGS: Final = "aws:"
 
+PAGE: Final = {"NextToken": Kind.TEXT, "MaxResults": Kind.WHOLE}
+
 PURGED: Final = "sqs.purged"
 """The label with the time of the last purge, so that all gateways know it; in seconds."""
 PURGE_EVERY_S: Final = 60
@@ -34,6 +38,7 @@ PURGE_EVERY_S: Final = 60
 _NEW_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
+@Action("CreateQueue", Right.CREATE, parameters("QueueName", Attributes=Kind.MAP, tags=Kind.MAP))
 async def create(call: Call) -> dict[str, Any]:
     """CreateQueue: an existing queue is returned if it has the attributes that are given."""
     name: str = call.parameters["QueueName"]
@@ -71,6 +76,7 @@ async def create(call: Call) -> dict[str, Any]:
     return {"QueueUrl": call.url(name)}
 
 
+@Action("GetQueueUrl", Right.INFO, parameters("QueueName", QueueOwnerAWSAccountId=Kind.TEXT))
 async def get_url(call: Call) -> dict[str, Any]:
     """GetQueueUrl."""
     if "/" in call.parameters["QueueName"] or (
@@ -86,6 +92,7 @@ async def get_url(call: Call) -> dict[str, Any]:
     return {"QueueUrl": call.url(name)}
 
 
+@Action("ListQueues", Right.INFO, parameters(QueueNamePrefix=Kind.TEXT, **PAGE))
 async def list_queues(call: Call) -> dict[str, Any]:
     """ListQueues: by name, in pages."""
     # Asked before the list is read, and the prefix is one of names without the account.
@@ -99,6 +106,7 @@ async def list_queues(call: Call) -> dict[str, Any]:
     return _page(call, await call.backend.run(work), "QueueUrls")
 
 
+@Action("ListDeadLetterSourceQueues", Right.INFO, parameters("QueueUrl", **PAGE))
 async def list_sources(call: Call) -> dict[str, Any]:
     """ListDeadLetterSourceQueues: the queues whose dead letters go to this one."""
     name = call.queue()
@@ -110,6 +118,7 @@ async def list_sources(call: Call) -> dict[str, Any]:
     return {"queueUrls": [], **_page(call, found, "queueUrls")}
 
 
+@Action("DeleteQueue", Right.DELETE, parameters("QueueUrl"))
 async def delete(call: Call) -> dict[str, Any]:
     """DeleteQueue."""
     name = call.queue()
@@ -119,6 +128,7 @@ async def delete(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("PurgeQueue", Right.PURGE, parameters("QueueUrl"))
 async def purge(call: Call) -> dict[str, Any]:
     """PurgeQueue: it is done when this returns. As with SQS, it is refused for a minute then."""
 
@@ -140,6 +150,7 @@ async def purge(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("GetQueueAttributes", Right.INFO, parameters("QueueUrl", AttributeNames=Kind.TEXTS))
 async def get_attributes(call: Call) -> dict[str, Any]:
     """GetQueueAttributes: counts are read only if they are asked for."""
     name = call.queue()
@@ -154,6 +165,9 @@ async def get_attributes(call: Call) -> dict[str, Any]:
     return {"Attributes": found} if found else {}
 
 
+@Action(
+    "SetQueueAttributes", Right.CREATE, parameters("QueueUrl", "Attributes", Attributes=Kind.MAP)
+)
 async def set_attributes(call: Call) -> dict[str, Any]:
     """SetQueueAttributes."""
     name = call.queue()
@@ -177,6 +191,7 @@ async def set_attributes(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("TagQueue", Right.CREATE, parameters("QueueUrl", "Tags", Tags=Kind.MAP))
 async def tag(call: Call) -> dict[str, Any]:
     """TagQueue."""
     tags: dict[str, str] = call.parameters["Tags"]
@@ -186,6 +201,7 @@ async def tag(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("UntagQueue", Right.CREATE, parameters("QueueUrl", "TagKeys", TagKeys=Kind.TEXTS))
 async def untag(call: Call) -> dict[str, Any]:
     """UntagQueue."""
     keys: list[str] = call.parameters["TagKeys"]
@@ -195,6 +211,7 @@ async def untag(call: Call) -> dict[str, Any]:
     return {}
 
 
+@Action("ListQueueTags", Right.INFO, parameters("QueueUrl"))
 async def list_tags(call: Call) -> dict[str, Any]:
     """ListQueueTags."""
 
@@ -210,13 +227,28 @@ async def list_tags(call: Call) -> dict[str, Any]:
     return {"Tags": tags} if tags else {}
 
 
-async def no_permissions(call: Call) -> NoReturn:
-    """AddPermission and RemovePermission: rights belong to keys here, not to queues."""
+async def _no_permissions(call: Call) -> NoReturn:
+    # Rights belong to keys here, not to queues.
     name_of_url(call.parameters["QueueUrl"], call.number)
     call.principal.require_admin()
     raise SqsError(
-        "UnsupportedOperation", f"{call.action} is not supported: queues have no policies here."
+        "UnsupportedOperation",
+        f"{call.action.name} is not supported: queues have no policies here.",
     )
+
+
+add_permission = Action(
+    "AddPermission",
+    Right.ADMIN,
+    parameters(
+        "QueueUrl", "Label", "AWSAccountIds", "Actions",
+        AWSAccountIds=Kind.TEXTS, Actions=Kind.TEXTS,
+    ),
+    _no_permissions,
+)  # fmt: skip
+remove_permission = Action(
+    "RemovePermission", Right.ADMIN, parameters("QueueUrl", "Label"), _no_permissions
+)
 
 
 async def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> None:

@@ -8,7 +8,7 @@ from cassieq_spark.model import dead_letter
 from cassieq_spark.model.dead import REDRIVE
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
-from cassieq_spark.server.sqs.actions import Typed
+from cassieq_spark.server.sqs.parameters import Typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

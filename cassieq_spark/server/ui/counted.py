@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.rest.problems import problem_of
-from cassieq_spark.server.turns import Busy, Turns
+from cassieq_spark.server.turns import Busy, Shared, Turns
 from cassieq_spark.store.call import acting
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.queue.inspect.stats import QueueStats
@@ -46,21 +46,6 @@ class Counted:
     problem: str = ""
 
 
-@dataclass(eq=False, slots=True)
-class _Known:
-    """An answer, or the work for it.
-
-    Attributes:
-        ended_s: When the answer came, by the event loop's clock; None: not yet.
-    """
-
-    task: asyncio.Future[Any]
-    ended_s: float | None = None
-
-    def is_good(self, now_s: float) -> bool:
-        return self.ended_s is None or now_s - self.ended_s <= REMEMBERED_S
-
-
 class Counts:
     """The figures that visitors have asked for lately. For one event loop.
 
@@ -70,7 +55,9 @@ class Counts:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._turns = Turns(AT_ONCE)
-        self._known: dict[str, _Known] = {}
+        self._shared = Shared()
+        self._changes = 0
+        self._known: dict[str, tuple[float, Any]] = {}
 
     async def names(self, principal: Principal, prefix: str) -> list[str]:
         """The queues that a principal may see, by the names that it uses, in order.
@@ -98,6 +85,7 @@ class Counts:
 
     def forget(self) -> None:
         """Forget everything, as a visitor has changed something and will look at it."""
+        self._changes += 1
         self._known.clear()
 
     async def _count(self, queue: str) -> Counted | None:
@@ -116,19 +104,16 @@ class Counts:
             return Counted(name=queue, at_s=at_s, stats=None, problem=problem_of(error)["code"])
         return Counted(name=queue, at_s=at_s, stats=stats)
 
-    async def _once(self, name: str, ask: Callable[[], Awaitable[T]]) -> T:
-        now = asyncio.get_running_loop().time()
-        self._known = {other: one for other, one in self._known.items() if one.is_good(now)}
-        if name not in self._known:
-            task = asyncio.ensure_future(ask())
-            known = self._known[name] = _Known(task)
-            task.add_done_callback(partial(self._ended, name, known))
-        # A visitor who goes away does not take the answer from the others.
-        return cast("T", await asyncio.shield(self._known[name].task))
-
-    def _ended(self, name: str, known: _Known, task: asyncio.Future[Any]) -> None:
-        """Keep an answer for a while; after a failure the next visitor asks again."""
-        known.ended_s = asyncio.get_running_loop().time()
-        failed = task.cancelled() or task.exception() is not None
-        if failed and self._known.get(name) is known:
-            del self._known[name]
+    async def _once(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        loop = asyncio.get_running_loop()
+        now_s, changes = loop.time(), self._changes
+        self._known = {
+            other: one for other, one in self._known.items() if now_s - one[0] <= REMEMBERED_S
+        }
+        if name in self._known:
+            return cast("T", self._known[name][1])
+        # What began before a change is no answer for those who ask after it.
+        found = await self._shared.once(f"{name} {changes}", ask)
+        if changes == self._changes:
+            self._known[name] = loop.time(), found
+        return found

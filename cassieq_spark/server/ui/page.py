@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.server import door
+from cassieq_spark.server.rest.fields import Nothing, Strict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
-    from starlette.requests import Request
 
-    from cassieq_spark.model.rights import Principal, Right
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.model.rights import Right
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
     from cassieq_spark.server.ui.counted import Counts
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "/ui"
 HOME: Final = f"{PREFIX}/"
 LOGIN: Final = f"{PREFIX}/login"
-
-
-class Nothing(Strict):
-    """No parameters."""
+QUEUE: Final = "/queues/{queue}"
 
 
 class Form(Strict):
@@ -60,47 +55,49 @@ class GoTo:
     session: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+async def _nothing(_: Visit) -> Shown:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """One address.
+    """One address: it decorates the function that shows it.
 
     Attributes:
         path: Below ``/ui``. ``{queue}`` is a parameter.
         right: What the visitor must be allowed on the queue, or on some queue.
-        is_open: Whether one needs no login.
         parameters: The model of the query of a GET, or of the form of a POST.
+        is_open: Whether one needs no login.
     """
 
     name: str
     method: str
     path: str
     right: Right | None
-    run: Callable[[Visit], Awaitable[Shown | GoTo]]
     parameters: type[BaseModel] = Nothing
+    _: KW_ONLY
     is_open: bool = False
+    run: Callable[[Visit], Awaitable[Shown | GoTo]] = _nothing
+
+    def __call__(self, run: Callable[[Visit], Awaitable[Shown | GoTo]]) -> Page:
+        """The page that a function shows."""
+        return replace(self, run=run)
 
 
 @dataclass(slots=True, kw_only=True)
-class Visit:
+class Visit(door.Call):
     """One request.
 
     Attributes:
         queue: The queue of the path, as the client knows it; empty if the path has none.
         given: An instance of the page's parameters.
-        has_login: Whether accounts are checked.
     """
 
-    page: Page
-    request: Request
-    gate: Gate
-    principal: Principal
-    backend: Backend
     repairs: RepairLog
     rates: Rates
     counts: Counts
     queue: str
     given: Any
-    has_login: bool
 
     @property
     def queue_name(self) -> str:

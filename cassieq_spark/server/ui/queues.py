@@ -1,4 +1,7 @@
-"""Show queues."""
+"""Show queues; purge or delete one.
+
+Both ask first, say how much is lost, and want the queue's name.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
+from cassieq_spark.errors import QueueInUse
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.inspect.look import QueueLook, look
+from cassieq_spark.queue.inspect.facts import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
-from cassieq_spark.server.ui.page import Shown
+from cassieq_spark.server.ui.page import HOME, QUEUE, Form, GoTo, Page, Shown
 from cassieq_spark.server.ui.picture import STATES, chart, picture
 from cassieq_spark.store import portal
 
@@ -35,6 +39,13 @@ BUCKETS: Final = 200
 LEASES: Final = 100
 """The leases that it shows one by one."""
 
+OTHER: Final = "This is not the name of the queue. Nothing was done."
+
+NEEDED: Final = (
+    "Other queues send their dead messages to this queue: without it, repair cannot move them. "
+    "Nothing was done."
+)
+
 
 class Listing(Strict):
     """Which queues are shown."""
@@ -49,6 +60,14 @@ class Look(Strict):
     purged: Annotated[int | None, Field(ge=0)] = None
 
 
+class Sure(Form):
+    """The name of the queue, as its visitor has written it."""
+
+    name: str = ""
+    force: str = ""
+
+
+@Page("overview", "GET", "/", Right.INFO, Listing)
 async def overview(visit: Visit) -> Shown:
     """A page of queues, counted a few seconds ago at most."""
     given: Listing = visit.given
@@ -91,6 +110,7 @@ class Holder:
     until_us: int | None = None
 
 
+@Page("queue", "GET", QUEUE, Right.INFO, Look)
 async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
@@ -156,3 +176,55 @@ def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
         holder.messages += one.messages
         holder.until_us = min(one.until_us, holder.until_us or one.until_us)
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or ""))]
+
+
+@Page("askPurge", "GET", f"{QUEUE}/purge", Right.PURGE)
+async def ask_purge(visit: Visit) -> Shown:
+    """How many messages would be lost."""
+    return await _ask(visit, "purge")
+
+
+@Page("purge", "POST", f"{QUEUE}/purge", Right.PURGE, Sure)
+async def purge(visit: Visit) -> Shown | GoTo:
+    """Drop all messages."""
+    if visit.given.name != visit.queue_name:
+        return await _ask(visit, "purge", problem=OTHER)
+    purged = await visit.backend.on_queue(visit.queue, lambda queue: queue.purge())
+    return GoTo(path=f"{visit.path_of()}?purged={purged}")
+
+
+@Page("askDelete", "GET", f"{QUEUE}/delete", Right.DELETE)
+async def ask_delete(visit: Visit) -> Shown:
+    """How many messages would be lost, with the queue."""
+    return await _ask(visit, "delete")
+
+
+@Page("delete", "POST", f"{QUEUE}/delete", Right.DELETE, Sure)
+async def delete(visit: Visit) -> Shown | GoTo:
+    """Delete the queue."""
+    if visit.given.name != visit.queue_name:
+        return await _ask(visit, "delete", problem=OTHER)
+    force = visit.given.force == "yes"
+    client = visit.backend.client
+    try:
+        await visit.backend.run(lambda: client.delete_queue(visit.queue, force=force))
+    except QueueInUse:
+        return await _ask(visit, "delete", problem=NEEDED)
+    visit.backend.forget(visit.queue)
+    return GoTo(path=HOME)
+
+
+async def _ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
+    stats = await visit.backend.on_queue(visit.queue, lambda queue: queue.stats())
+    return Shown(
+        template="destroy.html",
+        values={
+            "queue": visit.queue_name,
+            "path": visit.path_of(),
+            "what": what,
+            "problem": problem,
+            "stats": stats,
+            "is_needed": problem == NEEDED,
+        },
+        status=400 if problem else 200,
+    )

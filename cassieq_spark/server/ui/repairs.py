@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.ui.page import Shown
+from cassieq_spark.server.ui.page import Page, Shown
 
 if TYPE_CHECKING:
     from cassieq_spark.server.repairing import RepairPass
     from cassieq_spark.server.ui.page import Visit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
-    """A queue in a pass.
-
-    Attributes:
-        done: What was done, by its name in the report; nothing that is 0.
-    """
-
-    name: str
-    done: dict[str, int]
-    problems: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A turn of this gateway.
-
-    Attributes:
-        queues: Those that the visitor may see, and in which something was done.
-        looked_at: How many the visitor may see.
-    """
-
-    ended_us: int | None
-    outcome: str
-    looked_at: int
-    queues: list[Repaired]
-
-
+@Page("repair", "GET", "/repair", Right.INFO)
 async def show(visit: Visit) -> Shown:
     """The last turns of this gateway."""
     return Shown(
@@ -52,8 +25,9 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-def _turn(visit: Visit, one: RepairPass) -> Turn:
-    found = []
+def _turn(visit: Visit, one: RepairPass) -> dict[str, Any]:
+    """A pass, with the queues that the visitor may see and in which something was done."""
+    queues: list[dict[str, Any]] = []
     looked_at = 0
     for queue in [] if one.report is None else one.report.queues:
         if not visit.principal.may(Right.INFO, queue.queue):
@@ -64,10 +38,15 @@ def _turn(visit: Visit, one: RepairPass) -> Turn:
         name = visit.principal.own_name(counts.pop("queue")) or ""
         done = {key.replace("_", " "): count for key, count in counts.items() if count}
         if done or problems:
-            found.append(Repaired(name=name, done=done, problems=problems))
+            queues.append({"name": name, "done": done, "problems": problems})
     outcome = "done"
     if one.problem:
         outcome = f"failed: {one.problem}"
     elif one.report is None:
         outcome = "another process repairs"
-    return Turn(ended_us=one.ended_us or None, outcome=outcome, looked_at=looked_at, queues=found)
+    return {
+        "ended_us": one.ended_us or None,
+        "outcome": outcome,
+        "looked_at": looked_at,
+        "queues": queues,
+    }

@@ -28,9 +28,8 @@ from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.buckets import OpenBucket, open_buckets, prepare
-from cassieq_spark.queue.sink.heartbeat import Heartbeat
-from cassieq_spark.queue.sink.writer import Meter
+from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.writer import Meter, OpenBucket, open_buckets, prepare
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing

@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.queue.find import LaneSpec
-from cassieq_spark.repair.heal import Pass
-from cassieq_spark.repair.report import QueueRepair
-from cassieq_spark.repair.steps import Healed, heal_buckets, noting
+from cassieq_spark.repair.heal import Healed, Pass, heal_buckets
+from cassieq_spark.repair.report import noting
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import portal
@@ -61,20 +60,18 @@ def heal(
     """
     with opened(connection) as here:
         one = portal.run(Pass.begin(here, names, is_full=is_full))
-        healed = {lane.lane_id: Healed(done=QueueRepair(queue=lane.queue)) for lane in one.lanes}
-        for lane in one.lanes:
-            one.schedule.check(lane, healed[lane.lane_id])
-        shares = [share for lane in one.lanes for share in _shares(one, lane, healed[lane.lane_id])]
+        shares = [share for lane in one.lanes for share in _shares(one, lane)]
         is_little = len(shares) <= FEW_SHARES
         found = _heal(here, shares) if is_little else _by_tasks(spark, connection, shares)
         for lane_id, some in found:
-            healed[lane_id].add(some)
+            one.healed[lane_id].add(some)
         for lane in one.lanes:
-            portal.run(one.finish(lane, healed[lane.lane_id]))
+            portal.run(one.finish(lane))
         return portal.run(one.end())
 
 
-def _shares(one: Pass, lane: Lane, healed: Healed) -> Iterator[Share]:
+def _shares(one: Pass, lane: Lane) -> Iterator[Share]:
+    healed = one.healed[lane.lane_id]
     for its_lane in one.schedule.lanes_of(lane):
         with noting(healed.done):
             for window in portal.iterate(one.windows(its_lane, healed, BUCKETS_PER_SHARE)):

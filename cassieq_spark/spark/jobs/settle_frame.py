@@ -23,9 +23,9 @@ from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.options import arguments, parse_connection, queue_name
-from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.find import LaneSpec, open_lane
-from cassieq_spark.queue.settle.counts import Settled, counted, total
+from cassieq_spark.queue.per_bucket import each_bucket
+from cassieq_spark.queue.settle.batches import Settled, counted, total
 from cassieq_spark.queue.settle.settle import check_dead_letter_queue, settle_bucket
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.environment import driver_context

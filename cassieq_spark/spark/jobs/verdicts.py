@@ -23,7 +23,7 @@ from cassieq_spark.model import receipt as papers
 from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.settle.receipts import foreign
+from cassieq_spark.queue.settle.settle import foreign
 from cassieq_spark.spark.columns import receipt_texts
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import by_bucket
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
-from cassieq_spark.queue.get.lanes import NO_LIMITS, Readers
+from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.batches import ack_leases, count_settled
 from cassieq_spark.spark.source.replay import Replay
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import LaneId, Place, QueueName, Runs
+    from cassieq_spark.model.ids import Place, QueueName, Runs
     from cassieq_spark.model.offset import LeasedRuns
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.fetch import Planned
@@ -62,14 +62,13 @@ class OneQueue:
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
         self._at_least = at_least
-        self.reader = Readers(
+        self.reader = QueueReader(
             lane,
             owner=options.consumer or f"spark:{run}",
             run=run,
             visibility_us=self._visibility_us,
         )
         self._replay = Replay(lane, options, renewal, run=run, visibility_us=self._visibility_us)
-        self._target: dict[LaneId, int] | None = None
         self._rows: dict[Place, Stored[Bucket]] = {}
 
     @property
@@ -85,9 +84,9 @@ class OneQueue:
         """
         lanes = await looked_at_lanes(self.lane)
         monotons = await self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
-        self._target = {
-            lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)
-        }
+        self.reader.stop_at(
+            {lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)}
+        )
 
     async def may_find(self) -> bool:
         """Whether a claim may find something: two cheap reads a lane (I9)."""
@@ -134,7 +133,6 @@ class OneQueue:
             await self.reader.look_ahead(
                 limits.at_most,
                 at_least=self._at_least,
-                below=self._target or NO_LIMITS,
                 at_most_bytes=limits.at_most_bytes,
             )
         except CassieqError as error:
@@ -189,7 +187,6 @@ class OneQueue:
                 return await self.reader.get(
                     limits.at_most - messages(claimed),
                     at_least=self._at_least,
-                    below=self._target or NO_LIMITS,
                     at_most_bytes=limits.at_most_bytes,
                 )
         except StoreError as error:

@@ -13,8 +13,8 @@ from cassieq_spark.errors import DataLoss, LeaseLost
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import EMPTY
 from cassieq_spark.model.settlement import TakeOver, rejected
-from cassieq_spark.queue.apart import each_bucket
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.settle.batches import take_over
 
 if TYPE_CHECKING:

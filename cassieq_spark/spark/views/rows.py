@@ -17,7 +17,7 @@ from cassieq_spark.model.ids import Runs
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.hours import by_hour
+from cassieq_spark.queue.inspect.stats import by_hour
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.spark.arrays import integers
 from cassieq_spark.spark.columns import Builder

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import msgpack
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, RowCorrupt, UsageError
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.sink_txn import BucketList, Listed, SinkRow
@@ -202,7 +201,7 @@ class Sinks:
         encoded = _encode_list(listed)
         if len(encoded) <= LIST_IN_ROW_BYTES:
             return _ListRef(inline=encoded, list_id=None, parts=0, digest=None)
-        list_id = new_uuid()
+        list_id = self._session.entropy.new_uuid()
         parts = [
             encoded[at : at + LIST_IN_ROW_BYTES] for at in range(0, len(encoded), LIST_IN_ROW_BYTES)
         ]

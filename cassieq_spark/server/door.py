@@ -1,0 +1,138 @@
+"""`Door` answers requests, and `Addresses` finds what is asked for; each API is a door.
+
+`guards` has checked by then that the address has the method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import compile_path
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.server.limits import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.principal import Gate
+
+REQUEST_ID: Final = "Cassieq-Request-Id"
+
+_KEY: Final = "cassieq.request_id"
+
+_logger = get_logger("server")
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request whose caller is known; each door has more to say of its own."""
+
+    request: Request
+    gate: Gate
+    principal: Principal
+    backend: Backend
+
+
+class Door:
+    """An ASGI application that answers one request; a bug answers one request only."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        try:
+            response = await self.answer(Request(scope, receive))
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - see above
+            response = self.failure(error, scope)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def answer(self, request: Request) -> Response | None:
+        """Do what is asked; None: the client has gone."""
+        raise NotImplementedError
+
+    def failure(self, error: Exception, scope: Scope) -> Response:
+        """The answer that says why a request failed, or why a guard refused it."""
+        raise NotImplementedError
+
+
+def queue_of(request: Request, principal: Principal, right: Right | None) -> str:
+    """The queue of the path, as the client knows it; empty if the path has none.
+
+    Raises:
+        AccessDenied: The caller may not do this on the queue, or on no queue at all.
+    """
+    own_name: str | None = request.path_params.get("queue")
+    queue = "" if own_name is None else principal.full_name(own_name)
+    if right is not None and queue:
+        principal.require(right, queue)
+    elif right is not None:
+        principal.require_somewhere(right)
+    return queue
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id of a request: its answer has it, and so has what the log says of it."""
+    if _KEY not in scope:
+        scope[_KEY] = str(new_uuid())
+    return str(scope[_KEY])
+
+
+def note_fault(error: Exception, scope: Scope, action: str) -> None:
+    """Log an error that is not the fault of the request."""
+    code = error.code if isinstance(error, CassieqError) else type(error).__name__
+    event(_logger, "request_failed", request=request_id_of(scope), action=action, error=code)
+    _logger.debug("request %s", request_id_of(scope), exc_info=error)
+
+
+class _Asked(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+T = TypeVar("T", bound=_Asked)
+
+
+class Addresses(Generic[T]):
+    """The addresses below a prefix. The first one that matches a path has it."""
+
+    def __init__(self, asked: Iterable[T], prefix: str, *, nothing: str) -> None:
+        """Prepare.
+
+        Args:
+            asked: What the door has; no two have the same path and method.
+            nothing: What a client is told who asks for another path.
+        """
+        self._nothing = nothing
+        by_path: dict[str, dict[str, T]] = {}
+        for one in asked:
+            by_path.setdefault(prefix + one.path, {})[one.method] = one
+        self._known = [(compile_path(path)[0], methods) for path, methods in by_path.items()]
+
+    def methods(self, path: str) -> Iterable[str] | None:
+        """The methods of a path, GET for HEAD, too; None: there is no such path."""
+        return next((methods for form, methods in self._known if form.match(path)), None)
+
+    def find(self, scope: Scope) -> T:
+        """Return what a request asks for; its scope gets the parameters of the path.
+
+        Raises:
+            Refusal: There is nothing at this address.
+        """
+        for form, methods in self._known:
+            if found := form.match(scope["path"]):
+                scope["path_params"] = found.groupdict()
+                return methods["GET" if scope["method"] == "HEAD" else scope["method"]]
+        raise Refusal(404, self._nothing)
