@@ -1079,8 +1079,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R9",
         rule="Plain writes carry the server's time, not a client's.",
-        old="self._session.use_client_timestamp = False",
-        new="self._session.use_client_timestamp = True",
+        old="self.session.use_client_timestamp = False",
+        new="self.session.use_client_timestamp = True",
         tests=("tests/node/test_statements.py::test_r9_plain_writes_carry_the_servers_time",),
     ),
     Ablation(
