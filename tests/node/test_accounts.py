@@ -17,7 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 import cassieq_spark as cassieq
-from cassieq_spark.accounts import canonical, tokens
+from cassieq_spark.accounts import signature, tokens
 from cassieq_spark.accounts.admin import MOST_KEYS, AccountAdmin, NewKey
 from cassieq_spark.accounts.authenticator import Authenticator
 from cassieq_spark.accounts.master_key import MasterKey
@@ -135,13 +135,13 @@ def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(
     portal.run(place.accounts.set_enabled(place.name, is_enabled=False, key_id=disabled.key_id))
     authenticator = place.authenticator()
     work: list[int] = []
-    sign = canonical.signature
+    sign = signature.signature
 
     def counted(secret: str, scope: str, text: str) -> str:
         work.append(len(secret))
         return sign(secret, scope, text)
 
-    monkeypatch.setattr(canonical, "signature", counted)
+    monkeypatch.setattr(signature, "signature", counted)
     found = []
     for key_id, secret in (
         (key.key_id, Secret("w" * 40)),
