@@ -253,6 +253,7 @@ class ClusterClock:
             StoreUnavailable: There was no measurement before, or too few nodes reported their time,
                 or none fast enough.
         """
+        self._base.monotonic()  # it raises a better error in a process that was forked
         anchor = self._anchor
         if anchor is None or self._is_stale(anchor):
             anchor = self._until_renewed(anchor)

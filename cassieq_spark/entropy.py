@@ -52,33 +52,15 @@ class Entropy:
         return self.rng.uniform(0.25, 1.0) * base_s * (1 << min(attempt, MAX_DOUBLINGS))
 
 
-_system: Final = Entropy()
+system: Final = Entropy()
+"""For the edges of the package, which no client reaches."""
 
 
 def new_uuid() -> UUID:
     """Return a random (version 4) UUID of the operating system, for the edges of the package."""
-    return _system.new_uuid()
+    return system.new_uuid()
 
 
 def generator(seed: int | None = None) -> random.Random:
     """Return a generator: the same numbers for the same seed, other ones each time without one."""
     return random.Random(seed)
-
-
-shared: Final = _system.rng
-"""For callers that have no client's entropy yet."""
-
-
-def uuid_at(time_us: int) -> UUID:
-    """See `Entropy.uuid_at`."""
-    return _system.uuid_at(time_us)
-
-
-def new_revision() -> int:
-    """See `Entropy.new_revision`."""
-    return _system.new_revision()
-
-
-def jitter(base_s: float, attempt: int, rng: random.Random = shared) -> float:
-    """See `Entropy.jitter`."""
-    return Entropy(rng).jitter(base_s, attempt)

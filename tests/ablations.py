@@ -2069,11 +2069,12 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="lanes",
-        rule="What an offer leaves in a lane comes before lower classes.",
-        old="                    self._asked.discard(lane_id)\n",
-        new="                    pass\n",
+        rule="What a full offer, or a rest beside it, leaves in a lane comes before lower classes.",
+        old="            self._asked.discard(lane_id)\n",
+        new="            pass\n",
         tests=(
             "tests/node/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
+            "tests/node/test_classes_in_order.py::test_a_get_that_kept_an_offer_free_goes_on_where_it_had_stopped",
         ),
     ),
     Ablation(

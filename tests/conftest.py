@@ -252,7 +252,7 @@ class ByFile(LoadFileScheduling):
 @pytest.fixture(autouse=True)
 def _gets_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The get that goes by id is the last one of so many, and not any one of them."""
-    monkeypatch.setattr("cassieq_spark.queue.get.choice.first_count", lambda: 0)
+    monkeypatch.setattr("cassieq_spark.queue.get.choice.first_count", lambda _: 0)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench.scale.model import Client, Cluster, Row
 from bench.scale.parameters import Kind
 from bench.scale.recipes import BUCKET_SIZE
-from cassieq_spark.entropy import jitter
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
 from cassieq_spark.store.row_port import RACE_DOUBLINGS, RACE_PAUSE_S
 
@@ -195,7 +195,7 @@ class Program:
             claimed = yield from self._get(at_most)
             if not claimed:
                 # Others hold what is left, or were faster everywhere: the next look is a moment on.
-                yield env.timeout(jitter(0.03, 0, self._cluster.rng))
+                yield env.timeout(Entropy(self._cluster.rng).jitter(0.03, 0))
                 continue
             count = sum(some for _, some in claimed)
             self._tally.got += count
@@ -353,7 +353,9 @@ class Program:
 
     def _stand_back(self, attempt: int) -> Steps:
         if attempt:
-            pause_s = jitter(RACE_PAUSE_S, min(attempt - 1, RACE_DOUBLINGS), self._cluster.rng)
+            pause_s = Entropy(self._cluster.rng).jitter(
+                RACE_PAUSE_S, min(attempt - 1, RACE_DOUBLINGS)
+            )
             yield self._cluster.env.timeout(pause_s)
 
     def _done(self, began: float) -> None:

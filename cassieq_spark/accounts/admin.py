@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.accounts.keys import new_key_id, new_secret
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     AccountExists,
     AccountInUse,
@@ -107,7 +106,7 @@ class AccountAdmin:
         key_id = new_key_id()
         row = AccountRow(
             name=account_name(name),
-            account_id=new_uuid(),
+            account_id=self._store.entropy.new_uuid(),
             status=AccountStatus.ACTIVE,
             key_ids=(key_id,),
             created_us=self._store.clock.now_us(),
@@ -181,7 +180,7 @@ class AccountAdmin:
             await self._change(name, lambda row: replace(row, status=status))
             event(_logger, "account_changed", account=name, status=status.value)
             return
-        async for _ in attempts(self._store.clock):
+        async for _ in attempts(self._store):
             found = await self._key(name, key_id)
             wanted = replace(found.value, is_disabled=not is_enabled)
             if found.value == wanted or isinstance(
@@ -283,7 +282,7 @@ class AccountAdmin:
         return found
 
     async def _change(self, name: str, change: Callable[[AccountRow], AccountRow]) -> AccountRow:
-        async for _ in attempts(self._store.clock):
+        async for _ in attempts(self._store):
             found = await self._read(name)
             wanted = change(found.value)
             if AccountStatus.DELETING is found.value.status is not wanted.status or (

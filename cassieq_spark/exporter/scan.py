@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.entropy import jitter
+from cassieq_spark.entropy import system
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import lanes_of
@@ -145,7 +145,7 @@ class Scanner:
                 event(_logger, "scan_failed", error=str(error))
             finally:
                 self._known = None
-            self._ended.wait(jitter(self._every_s, 0))
+            self._ended.wait(system.jitter(self._every_s, 0))
 
     def _lead(self, store: Store, lead: Lead) -> None:
         """Scan until this process ends, is not scraped any more, or has lost the lead."""

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasContention,
     CassieqError,
@@ -82,7 +81,7 @@ async def create(
     """
     settings = QueueSettings.parse(**given)
     await check_dead_letter_queue(store, name, settings)
-    async for _ in attempts(store.clock):
+    async for _ in attempts(store):
         found = await read_row(store, name)
         if found is not None:
             check_home(store, found.value)
@@ -181,7 +180,7 @@ async def change_row(
         UsageError: The queue lives in another data centre.
         CasContention: It lost too many times in a row.
     """
-    async for _ in attempts(store.clock):
+    async for _ in attempts(store):
         found = await read_row(store, name)
         if found is None or found.value.status is not QueueStatus.ACTIVE:
             raise await missing(store, name)
@@ -225,7 +224,7 @@ async def delete(
             stop.
     """
     is_ending = False
-    async for _ in attempts(store.clock):
+    async for _ in attempts(store):
         found = await read_row(store, name)
         if found is None or (lane is not None and lane not in found.value.lanes):
             if is_ending and lane is not None:
@@ -393,14 +392,16 @@ async def _insert(
 
     Return None if another queue had the name.
     """
-    lanes = tuple(LaneId(new_uuid()) for _ in range(settings.priorities * settings.shards))
+    lanes = tuple(
+        LaneId(store.entropy.new_uuid()) for _ in range(settings.priorities * settings.shards)
+    )
     now_us = store.clock.now_us()
     begin = Monoton(next_id=0, reserved_us=now_us)
     inserted = await store.session.map(lambda lane: store.lane(lane).monotons.insert(begin), lanes)
     unused = [one.now for one in inserted]
     row = QueueRow(
         name=name,
-        queue_id=new_uuid(),
+        queue_id=store.entropy.new_uuid(),
         status=QueueStatus.ACTIVE,
         settings=settings,
         lanes=lanes,

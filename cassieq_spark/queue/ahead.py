@@ -89,7 +89,7 @@ class Ahead:
         self._loop = portal.portal().loop
         self.shelf = Shelf(lane.clock, wanted.at_most, self._wake)
         self.acks = AckBuffer(lane, within_s=wanted.visibility_us / 4e6, on_failure=self._tell)
-        self._pace = Pace()
+        self._pace = Pace(lane.store.entropy)
         self._look_at = inf  # by the monotonic clock; infinite if not begun, or over
         self._look_timer = Timer(lane.clock, self._begin_look)
         self._looking: asyncio.Task[None] | None = None

@@ -54,7 +54,7 @@ class Queue(OfOneProcess):
     def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
         self._lane = lane
         # All handles of a lane share one producer, which fills a bucket of its own [P15].
-        self._work = works.get_or_make(lane.lane_id, Work)
+        self._work = works.get_or_make(lane.lane_id, partial(Work, lane.store.entropy))
         self._works = works
         self._looked_at = lane.clock.monotonic()
 

@@ -48,8 +48,8 @@ class attempts:  # noqa: N801 - used like a function
     unfinished generator.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._next = 0
 
     def __aiter__(self) -> Self:
@@ -62,7 +62,8 @@ class attempts:  # noqa: N801 - used like a function
         if attempt >= MAX_REFUSALS:
             raise StopAsyncIteration
         if attempt:
-            await self._clock.sleep(race_pause_s(attempt - 1))  # longer after each lost race [P28]
+            pause_s = race_pause_s(self._store.entropy, attempt - 1)  # longer each time [P28]
+            await self._store.clock.sleep(pause_s)
         self._next += 1
         return attempt
 
@@ -313,7 +314,7 @@ class Lane:
 
     def attempts(self) -> AsyncIterator[int]:
         """Return the loop of the function `attempts`; when it ends, raise `contended`."""
-        return attempts(self.clock)
+        return attempts(self.store)
 
     def deleted(self) -> QueueDeleted:
         """Make the error for a lane that was deleted while it was in use."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cassieq_spark.entropy import uuid_at
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
@@ -127,7 +126,7 @@ async def _carry_on(
         gone = EMPTY
         if terms is not None:
             gone = expired_of(sealed, terms.now_us)
-            sealed, leases = claim(sealed, terms, partial(uuid_at, terms.now_us))
+            sealed, leases = claim(sealed, terms, partial(lane.store.entropy.uuid_at, terms.now_us))
         await returns.hint(return_times_us(sealed))
         outcome = await lane.buckets.fill(bucket, row, sealed)
         if outcome.now is None:

@@ -37,6 +37,7 @@ from cassieq_spark.store.call import acting
 from cassieq_spark.store.side_by_side import SLOW_S, present
 
 if TYPE_CHECKING:
+    from cassieq_spark.entropy import Entropy
     from cassieq_spark.model.receipt import Receipt
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
@@ -84,7 +85,7 @@ class Waiting:
         getter: Makes the looks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entropy: Entropy) -> None:
         self.getter = Getter()
         self._lane: Lane | None = None  # with the newest settings
         # All waiters in their order, and those for which no look is running, in the same order.
@@ -96,7 +97,7 @@ class Waiting:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
-        self._pace = Pace()
+        self._pace = Pace(entropy)
         self._look_at = -inf
         self._is_draining = False
 

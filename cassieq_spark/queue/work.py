@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cassieq_spark import tracing
-from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
+    from cassieq_spark.entropy import Entropy
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.options import QueueSettings
     from cassieq_spark.queue.lane import Lane
@@ -86,11 +86,16 @@ class Work:
         waiting: Serves the calls that wait for messages.
     """
 
+    entropy: InitVar[Entropy]
     producers: Recent[LaneId, Producer] = field(default_factory=lambda: Recent(LANES))
     together: Together = field(default_factory=Together)
     due_lanes: DueLanes = field(default_factory=DueLanes)
-    waiting: Waiting = field(default_factory=Waiting)
-    shard: int = field(default_factory=lambda: shared.randrange(MAX_SHARDS))
+    waiting: Waiting = field(init=False)
+    shard: int = field(init=False)
+
+    def __post_init__(self, entropy: Entropy) -> None:
+        self.waiting = Waiting(entropy)
+        self.shard = entropy.rng.randrange(MAX_SHARDS)
 
     def parts(self, lane: Lane, where: Where, count: int) -> list[Part]:
         """Divide the messages of one call into parts that are put together.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound, SinkFenced
 from cassieq_spark.log import get_logger
 from cassieq_spark.model import lease as rules
@@ -306,7 +305,7 @@ def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
         max_deliveries=lane.max_deliveries,
         expired_die=lane.expired_die,
     )
-    return rules.claim(row, terms, new_uuid)[0]
+    return rules.claim(row, terms, lane.store.entropy.new_uuid)[0]
 
 
 class Pass:
@@ -498,7 +497,7 @@ class Pass:
     async def _some_sinks(self) -> list[Glimpse]:
         if self._is_full:
             return await self._store.sinks.once(start=FIRST_TOKEN, at_most=ALL)
-        anywhere = generator().randrange(FIRST_TOKEN, -FIRST_TOKEN)
+        anywhere = self._store.entropy.rng.randrange(FIRST_TOKEN, -FIRST_TOKEN)
         return await self._store.sinks.once(start=anywhere, at_most=SINKS_TOGETHER)
 
     async def _sweep_lists(self) -> None:

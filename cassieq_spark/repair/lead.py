@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
 
@@ -28,7 +27,7 @@ class Lead:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._holder = new_uuid()
+        self._holder = store.entropy.new_uuid()
         self._until_s = 0.0
         self._ended = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.entropy import jitter
+from cassieq_spark.entropy import system
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair import outcome
@@ -65,7 +65,7 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
     outcome.expect(outcome.REPAIR)
     while True:
         # Gateways that were started together shall not all ask for the lead at once.
-        await asyncio.sleep(jitter(pause_s, 0))
+        await asyncio.sleep(system.jitter(pause_s, 0))
         try:
             report = await backend.run(backend.client.repair_as_leader)
         except (CassieqError, Busy) as error:

@@ -221,7 +221,7 @@ class Row:
                 return await self._sent(output)
             case events.Pause(attempt=attempt):
                 if self._callers:  # otherwise there is no caller to keep from retrying
-                    await session.clock.sleep(race_pause_s(attempt))
+                    await session.clock.sleep(race_pause_s(session.entropy, attempt))
                 return events.PauseOver()
         raise TypeError(f"{output} is nothing to do")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
 from cassieq_spark.model.rows import events
 from cassieq_spark.model.rows.events import End
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from cassieq_spark.entropy import Entropy
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.rows.events import Answer, Output
     from cassieq_spark.model.rows.intents import Intent
@@ -24,9 +24,9 @@ RACE_DOUBLINGS: Final = 5
 """The pause after a lost race: about the time of a CAS, then doubled up to 64 ms."""
 
 
-def race_pause_s(attempt: int) -> float:
+def race_pause_s(entropy: Entropy, attempt: int) -> float:
     """Return the seconds to pause after a lost race; longer each time [P28]."""
-    return jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS))
+    return entropy.jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS))
 
 
 class Port(Protocol):

@@ -12,7 +12,7 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, assert_never
 
-from cassieq_spark.entropy import generator, jitter
+from cassieq_spark.entropy import generator, system
 from cassieq_spark.errors import CassieqError, FunctionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.message import us_of
@@ -122,7 +122,7 @@ class Slot:
                 return process
             if failure is not None:
                 self._tell(failure)
-                pause_s = min(LONGEST_RESTART_S, jitter(RESTART_S, attempt))
+                pause_s = min(LONGEST_RESTART_S, system.jitter(RESTART_S, attempt))
                 self._pause_until(self._clock.monotonic() + pause_s)
                 attempt += 1
         return None

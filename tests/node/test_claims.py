@@ -9,6 +9,7 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import MINUTE_US, Pointer, minute_of
 from cassieq_spark.model.settlement import Extend, Release, TakeOver
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
@@ -102,7 +103,7 @@ def test_p18_a_claim_answered_after_its_end_is_given_back_uncounted(door: Door) 
 def test_r21_a_lease_lasts_some_of_the_clients_own_cas_times(door: Door) -> None:
     sender = door.store.sender
     sender._durations_s.extend([2.0] * 64)
-    terms = door.reader(visibility_s=0.1)._claimer.terms(1)
+    terms = door.reader(visibility_s=0.1)._claimer.terms(1, BucketNo(0))
     assert 8_000_000 == terms.until_us - terms.now_us
 
 

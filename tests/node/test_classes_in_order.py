@@ -11,6 +11,7 @@ seed: a world that has failed fails again.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from cassieq_spark.entropy import generator, new_uuid, shared
+from cassieq_spark.entropy import Entropy, generator, new_uuid
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lanes import DueLane
@@ -371,21 +372,61 @@ def test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones(
     assert all(0 < one[0] <= 4 for one in got)
 
 
+class Lowest(random.Random):
+    """Draws the lowest number each time: the offer is the next lower class's."""
+
+    def random(self) -> float:
+        return 0.0
+
+
 @pytest.mark.sample
 @pytest.mark.invariant("I10")
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_what_an_offer_leaves_comes_before_lower_classes(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch, *, is_scheduled: bool
+    open_door: OpenDoor, *, is_scheduled: bool
 ) -> None:
     """An offer that is full has sealed a young bucket, and has seen the rest of it only then."""
-    monkeypatch.setattr(QueueReader, "_lower", lambda _, tiers: (tiers[1], 0.0))
     door = of_own_time(open_door(priorities=3, fairness=0.1, linger=0.1, bucket_size=1_000))
     later = time_of(door.clock.now_us() + DAY_S * 1_000_000) if is_scheduled else None
     door.queue.put_many([b"middle"] * 12, priority=1, due_at=later)
     door.clock.advance(DAY_S + 60)
     door.queue.put_many([b"low"] * 40)
+    door.lane.store.entropy = Entropy(Lowest())
 
     assert {1: 12, 0: 18} == by_priority(portal.run(readers_of(door).get(30)))
+
+
+@pytest.mark.sample
+@pytest.mark.invariant("I10")
+def test_a_get_that_kept_an_offer_free_goes_on_where_it_had_stopped(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A world that was found: the offer is for one young message, and 59 places stayed empty."""
+    of_two = [("returned", 3, 9), ("half", 40, 1), ("half", 40, 1)]
+    of_one = [("half", 1, 1), ("returned", 40, 1), ("half", 40, 1)]
+    step = Step(
+        puts={(2, 0): of_two, (1, 0): of_one, (0, 0): []},
+        pause_s=0,
+        at_most=200,
+        at_most_bytes=None,
+        is_acked=False,
+    )
+    world = World(
+        priorities=3,
+        shards=1,
+        fairness=0.3,
+        linger_s=0.02,
+        tick_us=300,
+        is_program=False,
+        due={0: (1, False), 2: (12, True)},
+        sizes=[40, 900, 40],
+        steps=[step],
+        seed=188,
+    )
+    door = of_own_time(open_door(priorities=3, fairness=0.3, linger=0.02, bucket_size=BUCKET_SIZE))
+    door.client._store.clock = door.clock
+    door.client._store.entropy = Entropy(generator(world.seed))
+    assert Run(world=world, door=door, caplog=caplog).take(step)
 
 
 def hold(open_door: OpenDoor, caplog: pytest.LogCaptureFixture, examples: int) -> None:
@@ -407,14 +448,15 @@ def hold(open_door: OpenDoor, caplog: pytest.LogCaptureFixture, examples: int) -
             bucket_size=BUCKET_SIZE,
         )
         clock = Ticking(world.tick_us, start_us=base.now_us())
+        entropy = of_queue.client._store.entropy
         of_queue.client._store.clock = clock
         of_queue.clock = clock
-        shared.seed(world.seed)
+        of_queue.client._store.entropy = Entropy(generator(world.seed))
         try:
             run = Run(world=world, door=of_queue, caplog=caplog)
             all(map(run.take, world.steps))
         finally:
-            shared.seed()
+            of_queue.client._store.entropy = entropy
             of_queue.client._store.clock = base
 
     in_any()

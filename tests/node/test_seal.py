@@ -116,7 +116,7 @@ def test_p3_two_sealers_make_one_manifest_and_the_loser_takes_it(open_door: Open
         closed = list(
             pool.map(
                 lambda door: portal.run(
-                    seal.close(door.lane, bucket, door.reader()._claimer.terms(10))
+                    seal.close(door.lane, bucket, door.reader()._claimer.terms(10, bucket))
                 ),
                 (one, two),
             )
@@ -142,7 +142,7 @@ def test_p5_a_put_that_timed_out_learns_its_outcome_by_a_seal(door: Door) -> Non
 def test_p16_a_sealer_claims_by_the_same_cas_that_seals(door: Door) -> None:
     bucket = door.put(b"a", b"b")
     before = door.counts
-    closed = portal.run(seal.close(door.lane, bucket, door.reader()._claimer.terms(1)))
+    closed = portal.run(seal.close(door.lane, bucket, door.reader()._claimer.terms(1, bucket)))
     assert closed is not None
     sent = door.counts - before
     assert (1, 1, 0) == (sent["insert_bucket"], sent["fill_bucket"], sent["update_bucket"])
@@ -163,7 +163,7 @@ def test_r12_hints_of_lease_and_delays_are_written_before_the_seal(door: Door) -
 
     door.faults.before("fill_bucket", look)
     closed = portal.run(
-        seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1))
+        seal.close(door.lane, bucket, door.reader(visibility_s=90)._claimer.terms(1, bucket))
     )
     assert closed is not None
     row = closed.row.value

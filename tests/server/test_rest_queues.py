@@ -118,7 +118,7 @@ def test_statistics_count_what_is_there_and_a_purge_drops_it(
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing", 404, "not_found"),
-        ("GET", "/queues/a%0Ab", 404, "not_found"),
+        ("GET", "/queues/a%0Ab", 400, "option_invalid"),
         ("GET", "/queues/", 404, "not_found"),
         ("POST", "/queues", 405, "method_not_allowed"),
         ("TRACE", "/queues", 405, "method_not_allowed"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark.entropy import uuid_at
+from cassieq_spark.entropy import system
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
@@ -46,7 +46,7 @@ def test_a_delivery_lasts_twelve_hours_at_most(
     sqs.send_message(QueueUrl=url, MessageBody="x")
     handle = get(sqs, url)["ReceiptHandle"]
     began_us = client.now_us() - 11 * 3_600_000_000
-    old = replace(Receipt.decode(handle), lease_id=uuid_at(began_us)).encode()
+    old = replace(Receipt.decode(handle), lease_id=system.uuid_at(began_us)).encode()
 
     def refused(receipt: str, seconds: int) -> bool:
         given = {"QueueUrl": url, "ReceiptHandle": receipt, "VisibilityTimeout": seconds}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark.entropy import generator, uuid_at
+from cassieq_spark.entropy import generator, system
 from cassieq_spark.model import lease as leases
 from cassieq_spark.model.choice import Chooser, Seen, is_lost
 from cassieq_spark.model.ids import BucketNo, Runs
@@ -113,7 +113,7 @@ class World:
 
     def choice(self, client: UUID) -> Choice:
         session = SimpleNamespace(client_id=client)
-        store = SimpleNamespace(session=session)
+        store = SimpleNamespace(session=session, entropy=system)
         lane: Any = SimpleNamespace(clock=self.clock, store=store, max_deliveries=None)
         return Choice(lane)  # with what a choice needs of a lane
 
@@ -144,7 +144,7 @@ class World:
                 until_us=now_us + 30_000_000,
                 fresh_first=chooses.is_by_id,
             )
-            row, found = leases.claim(before.value, terms, partial(uuid_at, now_us))
+            row, found = leases.claim(before.value, terms, partial(system.uuid_at, now_us))
             if found:
                 self.change(bucket, row, client)
                 chooses.mine = [bucket]
@@ -171,7 +171,7 @@ class World:
         self, want: int, work_s: float, *, gets: float = math.inf, dies: bool = False
     ) -> Steps:
         """Gets, works, acks, and begins again; or dies with what it has got."""
-        client = uuid_at(self._number)
+        client = system.uuid_at(self._number)
         chooses = self.choice(client)
         began: float | None = None
         while gets > 0:
@@ -200,8 +200,8 @@ class World:
 
     def extender(self, bucket: BucketNo, each_s: float) -> Steps:
         """Holds one message, and extends it without end."""
-        client = uuid_at(self._number)
-        lease_id = uuid_at(self.clock.now_us())
+        client = system.uuid_at(self._number)
+        lease_id = system.uuid_at(self.clock.now_us())
         terms = Terms(
             at_most=1, owner="e", run=None, now_us=self.clock.now_us(),
             until_us=self.clock.now_us() + 30_000_000,
@@ -227,7 +227,7 @@ class World:
                 released = leases.release(
                     row, {one.lease_id: None}, is_counted=False, due_us=None, now_us=0
                 )
-                self.change(bucket, released, uuid_at(7))
+                self.change(bucket, released, system.uuid_at(7))
                 row = released
             yield 0.001
 
@@ -296,8 +296,8 @@ def came_back(world: World, messages: int) -> BucketNo:
     """A bucket with so many messages that came back, and one that is fresh."""
     bucket = world.add(messages + 1)
     terms = Terms(at_most=messages, owner="o", run=None, now_us=world.clock.now_us(), until_us=0)
-    row, _ = leases.claim(world.rows[bucket].value, terms, partial(uuid_at, 0))
-    world.change(bucket, row, uuid_at(0))
+    row, _ = leases.claim(world.rows[bucket].value, terms, partial(system.uuid_at, 0))
+    world.change(bucket, row, system.uuid_at(0))
     return bucket
 
 
@@ -344,7 +344,7 @@ def test_without_gets_by_id_it_is_not(
 def test_p28_of_gets_that_are_far_apart_every_other_one_goes_by_id() -> None:
     """Each comes later than one by id is due, and one by id leaves alone what came back."""
     world = World()
-    chooses = world.choice(uuid_at(1))
+    chooses = world.choice(system.uuid_at(1))
     found = []
     for _ in range(6):
         world.clock.advance(BY_ID_AFTER_S)
@@ -361,7 +361,7 @@ def test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_me
     seen = Seen(sealed(manifest=fresh, fresh=fresh, changed_us=0), changed_by=None)
     orders = set()
     for draw in range(20):
-        chooser = Chooser(client=uuid_at(1), has_met=has_met, draw=draw)
+        chooser = Chooser(client=system.uuid_at(1), has_met=has_met, draw=draw)
         order = sorted(map(BucketNo, range(8)), key=lambda at: chooser.order(at, seen, 10**9))
         orders.add(tuple(order))
     assert has_met is (len(orders) > 10)
@@ -372,7 +372,7 @@ def test_p28_free_buckets_are_tried_in_an_order_of_each_get_once_clients_have_me
 def test_clients_that_get_once_try_it_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """One in so many of them goes by id, as each begins to count somewhere."""
     draw = generator(1)
-    monkeypatch.setattr(choice, "first_count", lambda: draw.randrange(BY_ID_EVERY))
+    monkeypatch.setattr(choice, "first_count", lambda _: draw.randrange(BY_ID_EVERY))
     world = World()
     got_once(world)
     world.run(SECONDS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.entropy import MAX_DOUBLINGS, generator, jitter, new_uuid, uuid_at
+from cassieq_spark.entropy import MAX_DOUBLINGS, Entropy, generator, new_uuid, system
 
 
 def test_uuids_are_random_and_never_tell_the_machine() -> None:
@@ -21,7 +21,7 @@ def test_uuids_are_random_and_never_tell_the_machine() -> None:
 
 @given(st.integers(0, 9_999_999_999_999_999))
 def test_a_uuid_with_a_time_is_a_random_one_of_version_7(time_us: int) -> None:
-    found = {uuid_at(time_us) for _ in range(10)}
+    found = {system.uuid_at(time_us) for _ in range(10)}
 
     assert 10 == len(found)
     assert {(7, RFC_4122)} == {(one.version, one.variant) for one in found}
@@ -43,16 +43,16 @@ def test_a_pause_is_a_quarter_to_all_of_the_doubled_base_and_has_a_limit(
 ) -> None:
     most = base_s * 2 ** min(attempt, MAX_DOUBLINGS)
 
-    assert most / 4 <= jitter(base_s, attempt, generator(seed)) <= most
+    assert most / 4 <= Entropy(generator(seed)).jitter(base_s, attempt) <= most
 
 
 def test_pauses_spread() -> None:
-    assert 1 < len({jitter(1.0, 0) for _ in range(10)})
+    assert 1 < len({system.jitter(1.0, 0) for _ in range(10)})
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
 def test_forked_workers_do_not_pause_alike() -> None:
-    drawn = {_in_a_fork(lambda: jitter(1.0, 0)) for _ in range(3)}
+    drawn = {_in_a_fork(lambda: system.jitter(1.0, 0)) for _ in range(3)}
 
     assert 3 == len(drawn)
 

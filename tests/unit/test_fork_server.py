@@ -30,7 +30,7 @@ ENDS_S = 30.0
 PROBE = """
 import json, os, sys, threading, time
 from pathlib import Path
-from cassieq_spark.entropy import jitter
+from cassieq_spark.entropy import system
 
 class Late:
     def __del__(self, sleep=time.sleep, end=Path("late")):
@@ -41,7 +41,7 @@ if __name__ == "__main__":
     seen = {"env": dict(os.environ), "cwd": os.getcwd(), "name": __name__, "path": sys.path}
     seen["arguments"] = sys.argv[1:]
     seen["threads"] = len(os.listdir("/proc/self/task"))
-    seen |= {"parent": os.getppid(), "pid": os.getpid(), "jitter": jitter(1.0, 0)}
+    seen |= {"parent": os.getppid(), "pid": os.getpid(), "jitter": system.jitter(1.0, 0)}
     print(json.dumps(seen), flush=True)
     print("to standard error", file=sys.stderr)
     with Path("runs").open("a") as runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cassieq_spark.entropy import system
 from cassieq_spark.queue.get.getter import (
     LONGEST_PAUSE_S,
     PAUSES_S,
@@ -15,14 +16,14 @@ from cassieq_spark.queue.get.getter import (
 
 def idle(looks: int, *, lanes: int = 1) -> Pace:
     """The pace of a consumer that has never found anything in so many looks."""
-    pace = Pace()
+    pace = Pace(system)
     for _ in range(looks):
         pace.note(0.0, has_found=False, lanes=lanes)
     return pace
 
 
 def test_there_is_no_pause_before_the_first_look_and_after_one_that_found_something() -> None:
-    pace = Pace()
+    pace = Pace(system)
     assert 0 == pace.pause_s(0.0, lanes=1)
     pace = idle(3)
     pace.note(1.0, has_found=True, lanes=1)

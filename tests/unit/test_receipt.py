@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cassieq_spark.entropy import new_uuid, uuid_at
+from cassieq_spark.entropy import new_uuid, system
 from cassieq_spark.errors import ReceiptInvalid
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.receipt import TEXT_LENGTH, Receipt
@@ -36,7 +36,7 @@ def test_what_is_encoded_is_decoded(receipt: Receipt) -> None:
 
 
 def test_a_receipt_tells_when_its_delivery_began_if_its_lease_does() -> None:
-    timed = replace(ONE, lease_id=uuid_at(1_700_000_000_123_456))
+    timed = replace(ONE, lease_id=system.uuid_at(1_700_000_000_123_456))
 
     assert 1_700_000_000_123_000 == Receipt.decode(timed.encode()).began_us
     assert [None, None] == [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from cassieq_spark.entropy import system
 from cassieq_spark.queue import waiting
 from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.waiting import Waiting
@@ -73,7 +74,7 @@ def steps_of_arrivals(others: int) -> int:
     """The steps of ten gets that come, and of ten whose time is over, beside so many others."""
 
     async def run() -> int:
-        here, getter = Waiting(), Getter()
+        here, getter = Waiting(system), Getter()
         here.getter = getter  # type: ignore[assignment]
         times = [60.0] * others + [0.1 + at / 100 for at in range(10)]
         waits = [asyncio.ensure_future(here.get(lane(), request(wait_s=time))) for time in times]
@@ -103,7 +104,7 @@ def test_a_look_is_made_with_the_newest_settings() -> None:
     """Those who were told that nothing is there go to the end of the line, with older settings."""
 
     async def run() -> list[tuple[str, int]]:
-        here, getter = Waiting(), Getter()
+        here, getter = Waiting(system), Getter()
         here.getter = getter  # type: ignore[assignment]
         waits = [
             asyncio.ensure_future(here.get(lane("old"), request(wait_s=60, at_least=1))),

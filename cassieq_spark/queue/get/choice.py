@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import shared
 from cassieq_spark.model.choice import Chooser, Seen, came_back_us, has_fresh, is_lost
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
@@ -19,6 +18,7 @@ from cassieq_spark.store.tables.buckets import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from random import Random
 
     from cassieq_spark.model.bucket import Bucket
     from cassieq_spark.model.ids import BucketNo
@@ -40,9 +40,9 @@ LEFT_FOR_S: Final = 1.0
 (I10)."""
 
 
-def first_count() -> int:
+def first_count(rng: Random) -> int:
     """Draw the first count of gets: a reader that gets once and ends may go by id, too."""
-    return shared.randrange(BY_ID_EVERY)
+    return rng.randrange(BY_ID_EVERY)
 
 
 class Choice:
@@ -57,7 +57,8 @@ class Choice:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._lost_at = -math.inf
-        self._count = first_count()
+        self._rng = lane.store.entropy.rng
+        self._count = first_count(self._rng)
         self._by_id_at = lane.clock.monotonic()
         self._draw = 0
         self._left_until = -math.inf
@@ -72,7 +73,7 @@ class Choice:
         self.is_by_id = is_due and not self.is_by_id  # otherwise a slow one would do nothing else
         if self.is_by_id:
             self._count, self._by_id_at = 0, now
-        self._draw = shared.getrandbits(32)
+        self._draw = self._rng.getrandbits(32)
 
     @property
     def has_met(self) -> bool:

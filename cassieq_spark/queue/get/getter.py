@@ -8,7 +8,6 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
@@ -16,6 +15,7 @@ from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.message import Message, read_messages
 
 if TYPE_CHECKING:
+    from cassieq_spark.entropy import Entropy
     from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
 
@@ -217,7 +217,8 @@ class Pace:
     ``lanes`` is the number of lanes that a look goes through.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
         self._empty_looks = 0
         self._found_at = -inf
 
@@ -237,8 +238,8 @@ class Pace:
         if not self._empty_looks:
             return 0.0
         if self._is_quick(now, lanes):
-            return jitter(QUICK_PAUSE_S, 0)
-        pause_s = jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
+            return self._entropy.jitter(QUICK_PAUSE_S, 0)
+        pause_s = self._entropy.jitter(PAUSES_S[min(self._empty_looks, len(PAUSES_S)) - 1], 0)
         if lanes == 1 or self._empty_looks < len(PAUSES_S):
             return pause_s
         return min(LONGEST_PAUSE_S, max(pause_s, READS_A_LOOK * lanes / READS_PER_S))

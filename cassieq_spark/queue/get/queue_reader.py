@@ -13,7 +13,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import shared
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.lanes import held_until, offered_below
@@ -62,7 +61,7 @@ class QueueReader:
         self._due: list[Lane] = []
         self._see_to(lane.all)
         # Random, so that consumers which begin together do not all begin in one shard [U15].
-        self._first_shard = shared.randrange(lane.settings.shards)
+        self._first_shard = lane.store.entropy.rng.randrange(lane.settings.shards)
         self._last: LaneId | None = None
         self._news: News | None = None
         self._rests_for_s = RESTS_FOR_S if run is None else 0.0
@@ -290,7 +289,8 @@ class Rounds:
         self._resting = news.resting
         # A part of the get is offered to one lower tier, drawn at random [U15].
         lower = tiers[1:]
-        self._lower = lower[shared.randrange(len(lower))] if lower else []
+        self._rng = self._lane.store.entropy.rng
+        self._lower = lower[self._rng.randrange(len(lower))] if lower else []
         self._searches: dict[LaneId, Search] = {}
         self._has_failed = False
         self._patience = 1.0
@@ -351,7 +351,7 @@ class Rounds:
         fairness = self._lane.settings.fairness
         offered = replace(budget)
         if budget.messages < UNLIMITED:
-            offered.messages = offered_below(budget.messages, fairness, shared.random())
+            offered.messages = offered_below(budget.messages, fairness, self._rng.random())
         if budget.size_bytes is not None:
             offered.size_bytes = budget.size_bytes * fairness
         is_part = budget.messages < UNLIMITED or budget.size_bytes is not None
@@ -403,9 +403,6 @@ class Rounds:
             if lane_id in self._awake and is_due and has_room:
                 await self._step(lane_id, offered)
                 self._owed += [lane_id] if lane_id in self._new else []
-                if offered.is_full:
-                    # It has claimed no more than the offer, so it says nothing of the rest [lanes].
-                    self._asked.discard(lane_id)
         self._of_offer += len(self._claimed) - before
         if offered.is_full:
             self._owed = []
@@ -489,4 +486,7 @@ class Rounds:
             queue, told = self._lane.queue, str(error)
             event(_logger, "lane_passed_over", queue=queue, lane=str(lane_id), error=told)
             return False
+        if budget.is_full:
+            # It was asked for no more, so it has not said what else it has [lanes].
+            self._asked.discard(lane_id)
         return True

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.entropy import jitter
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rows.known import MAX_REFUSALS
@@ -360,6 +359,7 @@ class Search:
         self.pause_s = 0.0
         self.more_at: float | None = None
         self._lane = lane
+        self._entropy = lane.store.entropy
         self._scanner = scanner
         self._known_away = set(scanner.away)
         self._is_sure = False
@@ -368,7 +368,7 @@ class Search:
     def fail(self, error: CassieqError) -> None:
         """Note a round that ended with an error."""
         self.failure = error
-        self.pause_s = jitter(PAUSE_S, 0)
+        self.pause_s = self._entropy.jitter(PAUSE_S, 0)
         self._is_sure = False
 
     def note(self, round_: Round) -> None:
@@ -393,7 +393,7 @@ class Search:
                 self._in_vain += 1
                 if self._in_vain >= MAX_REFUSALS:
                     raise self._lane.contended(f"what is visible in {self._lane.title}")
-                self.pause_s = race_pause_s(self._in_vain)
+                self.pause_s = race_pause_s(self._entropy, self._in_vain)
 
     def _note_away(self, away: dict[BucketNo, CassieqError]) -> None:
         has_more = not self._known_away >= away.keys()
@@ -401,7 +401,7 @@ class Search:
         if has_more:
             return  # without them it may find messages that come after them
         self.failure = first_of(away)
-        self.pause_s = jitter(PAUSE_S, 0)
+        self.pause_s = self._entropy.jitter(PAUSE_S, 0)
         self._scanner.forget_away()
         self._known_away.clear()
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from cassieq_spark import metrics
-from cassieq_spark.entropy import jitter
 from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
 from cassieq_spark.model.ids import message_id_of
 from cassieq_spark.queue import seal
@@ -121,7 +120,8 @@ async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> boo
         if verdict is not Verdict.OPEN:
             return verdict is Verdict.HAPPENED
         if row is None and lane.clock.now_us() - entry.put_us < young_us:
-            await lane.clock.sleep(min(jitter(RACE_PAUSE_S, attempt), young_us / WAITS / 1e6))
+            pause_s = lane.store.entropy.jitter(RACE_PAUSE_S, attempt)
+            await lane.clock.sleep(min(pause_s, young_us / WAITS / 1e6))
         else:
             await seal.close(its_lane, entry.bucket)
     raise lane.contended(its_lane.bucket_title(entry.bucket))

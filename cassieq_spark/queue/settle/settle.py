@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics, tracing
-from cassieq_spark.entropy import new_revision, new_uuid, uuid_at
 from cassieq_spark.errors import (
     CassieqError,
     ReceiptExpired,
@@ -287,16 +286,19 @@ async def update(
         UsageError: A Spark batch holds the message: what it reads must stay the same (I8).
     """
     revision = None
+    entropy = lane.store.entropy
     lane = lane.sibling(receipt.lane)
     if body is not None:
         # Check before anything is written: this finds most stale receipts.
         row = await lane.buckets.read(receipt.bucket)
         _check_updatable(lane, row, receipt)
-        revision = new_revision()
+        revision = entropy.new_revision()
         await lane.overlays.write(receipt.bucket, receipt.first, revision, body)
     action = Update(
         # The delivery stays the same, so it keeps its begin.
-        new_lease_id=new_uuid() if receipt.began_us is None else uuid_at(receipt.began_us),
+        new_lease_id=entropy.new_uuid()
+        if receipt.began_us is None
+        else entropy.uuid_at(receipt.began_us),
         revision=revision,
         visibility_us=visibility_us,
         gives_back=gives_back,

@@ -9,7 +9,6 @@ import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
 from cassieq_spark.queue.get.claim import give_back
@@ -55,7 +54,7 @@ class Planner:
     """
 
     def __init__(self, store: Store, options: SourceOptions) -> None:
-        self.run: UUID = new_uuid()
+        self.run: UUID = store.entropy.new_uuid()
         self._store = store
         self._renewal = Renewal(
             store,
@@ -104,7 +103,7 @@ class Planner:
         for queue in self._subscription.queues:
             queue.took(by_queue.get(queue.name, []))
         end = SourceOffset(
-            stream=offset.stream or new_uuid(),
+            stream=offset.stream or self._store.entropy.new_uuid(),
             queues={
                 **{queue.name: queue.lane.lane_id for queue in self._subscription.queues},
                 **{queue: some[0].lane.lanes[0] for queue, some in by_queue.items()},
