@@ -2,7 +2,8 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
+    │                                ClientClosed · ServerMissing · FunctionInvalid
+    │                                SparkMissing (ImportError)
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -71,6 +72,14 @@ class UsageError(CassieqError, ValueError):
     code = "usage"
     meaning = "The call is wrong, or the cluster's set-up does not support it."
     remedy = "Do what the message says."
+
+
+class ClientClosed(UsageError):
+    """The client, or its consumer, was closed before the call or during it."""
+
+    code = "client_closed"
+    meaning = "The client was closed before the call, or while it ran."
+    remedy = "Connect again. Keep the client open for as long as its queues are in use."
 
 
 class OptionUnknown(UsageError):

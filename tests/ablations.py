@@ -1543,8 +1543,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T16",
         rule="A consumer that is closed takes no ack: what its `ack` returned for is stored.",
-        old="            if self._is_closing:\n                raise UsageError",
-        new="            if False:\n                raise UsageError",
+        old="            if self._is_closing:\n                raise ClientClosed",
+        new="            if False:\n                raise ClientClosed",
         tests=(
             "tests/node/test_slow_replica.py::test_t16_an_ack_that_close_comes_between_is_stored_or_refused",
         ),

@@ -554,7 +554,7 @@ class Queue(OfOneProcess):
         """Return the lane, with settings that are at most a few seconds old.
 
         Raises:
-            UsageError: The client is closed. A call that waits would find out late, or not at all.
+            ClientClosed: A call that waits would find out late, or not at all.
         """
         self._lane.store.session.check_open()
         now = self._lane.clock.monotonic()

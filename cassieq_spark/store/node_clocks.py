@@ -48,7 +48,7 @@ class NodeClocks:
         """See `Ask`.
 
         Raises:
-            UsageError: The client is closed.
+            ClientClosed: The client is closed.
         """
         self._check_open()
         try:

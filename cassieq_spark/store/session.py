@@ -16,7 +16,7 @@ from weakref import ref
 from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable, UsageError
+from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
 from cassieq_spark.store import portal, retries, side_by_side
 from cassieq_spark.store.bridge import Bridge
 from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
@@ -317,11 +317,12 @@ class CqlSession:
         """Raise an error if no statement may be sent any more.
 
         Raises:
-            UsageError: The client is closed, or belongs to the parent of this process.
+            ClientClosed: The client is closed.
+            UsageError: It belongs to the parent of this process.
         """
         self.home.check()
         if self.is_closed:
-            raise UsageError(
+            raise ClientClosed(
                 "the client is closed: its block has ended, or close() was called. Connect again"
             )
 

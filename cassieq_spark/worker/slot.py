@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, assert_never
 
 from cassieq_spark.entropy import generator, system
-from cassieq_spark.errors import CassieqError, FunctionInvalid, ReceiptExpired, UsageError
+from cassieq_spark.errors import CassieqError, ClientClosed, FunctionInvalid, ReceiptExpired
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.message import us_of
 from cassieq_spark.worker.child import Done, Failed, Ready, Refused
@@ -245,7 +245,7 @@ class Slot:
         try:
             try:
                 consumer.ack(message)
-            except UsageError:  # it is closed: the worker stops
+            except ClientClosed:  # the worker stops
                 self._task.queue.ack(message)
         except CassieqError as error:
             self._not_settled(message, error)

@@ -33,6 +33,7 @@ CODES = {
     "cas_ambiguous": errors.CasAmbiguous,
     "cas_contention": errors.CasContention,
     "connector_missing": errors.ConnectorMissing,
+    "client_closed": errors.ClientClosed,
     "server_missing": errors.ServerMissing,
     "spark_missing": errors.SparkMissing,
     "data_loss": errors.DataLoss,
@@ -152,6 +153,7 @@ def test_the_tree_in_the_docstring_has_every_class_once() -> None:
 def test_mistakes_of_a_caller_are_value_errors() -> None:
     assert {
         errors.UsageError,
+        errors.ClientClosed,
         errors.OptionUnknown,
         errors.OptionInvalid,
         errors.BodyInvalid,

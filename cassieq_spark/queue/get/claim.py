@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError, UsageError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, ClientClosed, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import BucketNo, bucket_of
@@ -238,7 +238,7 @@ def _give_back(lane: Lane, bucket: BucketNo, flight: asyncio.Task[Answer]) -> No
     claimed, _ = flight.result()
     if claimed:
         _note_late(lane, bucket, sum(one.lease.runs.count for one in claimed))
-        with suppress(UsageError):  # it is closed: they come back when their leases run out
+        with suppress(ClientClosed):  # they come back when their leases run out
             lane.store.session.begin(give_back, claimed)
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark import metrics
 from cassieq_spark.errors import (
     CassieqError,
+    ClientClosed,
     StoreError,
     StoreTimeout,
     StoreUnavailable,
-    UsageError,
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
@@ -285,7 +285,7 @@ async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
                 ),
             )
         await writer.flush()
-    except (StoreTimeout, StoreUnavailable, UsageError) as error:  # or the client was closed
+    except (StoreTimeout, StoreUnavailable, ClientClosed) as error:
         event(_logger, "put_unanswered", **lane.as_fields(bucket), error=str(error))
         return False
     return True
@@ -311,7 +311,7 @@ async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
             closed = await seal.close(lane, bucket)
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or await lane.is_dropped(bucket)
-    except (StoreError, UsageError) as error:  # or the client was closed: the rows may stay
+    except (StoreError, ClientClosed) as error:  # the rows may stay
         event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark import tracing
 from cassieq_spark.errors import (
     CassieqError,
+    ClientClosed,
     QueueDeleted,
     ReceiptExpired,
     StoreError,
     StoreTimeout,
-    UsageError,
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.settle import settle
@@ -85,12 +85,12 @@ class AckBuffer:
         """Add receipts to be stored soon.
 
         Raises:
-            UsageError: `close` was called, so the receipts would never be stored [T16].
+            ClientClosed: `close` was called, so the receipts would never be stored [T16].
         """
         span = tracing.current()
         with doors.lock:
             if self._is_closing:
-                raise UsageError("this consumer is closed. Use queue.ack() instead")
+                raise ClientClosed("this consumer is closed. Use queue.ack() instead")
             new = {receipt.place for receipt in receipts} - self._gathered.keys()
             for receipt in receipts:
                 self._gathered.setdefault(receipt.place, []).append(receipt)
