@@ -188,16 +188,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P4",
         rule="The seal's scan selects every column, so that read repair writes whole messages back.",
-        old=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts, payload, due_us, enqueued_us\n'
-        ),
-        new=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts\n'
-        ),
+        old='"scan_messages", _MESSAGE.select(f"{_CHUNK}, has_key")',
+        new='"scan_messages", _MESSAGE.select("first, part, count, parts")',
         tests=(
             "tests/node/test_statements.py::test_p4_the_seals_scan_selects_every_column_of_a_message",
         ),
@@ -2350,8 +2342,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="The scan of the sink rows asks one replica, so that no read repair writes a part of a row.",
-        old='    "list_sinks", Kind.GLANCE,\n',
-        new='    "list_sinks", Kind.READ,\n',
+        old="LIST_SINKS: Final = _glance(\n",
+        new="LIST_SINKS: Final = _read(\n",
         tests=(
             "tests/node/test_statements.py::test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it",
         ),

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import OptionInvalid, RowCorrupt
 from cassieq_spark.model.rights import Grant, grants_of
-from cassieq_spark.store import account_statements as statements
+from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:

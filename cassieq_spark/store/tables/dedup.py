@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.model.dedup import KEPT_S, Entry
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
-from cassieq_spark.store import dedup_statements as statements
+from cassieq_spark.store import statements
 from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
 
 if TYPE_CHECKING:
