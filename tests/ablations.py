@@ -2191,8 +2191,8 @@ ABLATIONS: Final = (
         mark="T15",
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
         within="cassieq_spark/store/tables/monotons.py",
-        old="before=old.version)\n",
-        new="before=(self.find() or old).version)\n",
+        old="DELETE_MONOTON, (self._lane,), before=old.version)\n",
+        new="DELETE_MONOTON, (self._lane,), before=(await self.find() or old).version)\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
         ),

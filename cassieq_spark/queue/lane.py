@@ -14,7 +14,7 @@ from cassieq_spark.model.rows.events import End
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.row_port import race_pause_s
+from cassieq_spark.store.rows import race_pause_s
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -239,18 +240,18 @@ class CasSender:
         statement: Statement,
         key: tuple[Any, ...],
         value: T,
+        columns: tuple[Any, ...],
         *,
         before: Version | None,
-        bind: Callable[[Version], tuple[Any, ...]],
         read: Callable[[], Awaitable[Stored[T] | None]],
         mark: UUID | None = None,
     ) -> Outcome[T]:
         """Run one CAS to a settled outcome.
 
         Args:
-            key: The row's key with its table, for the one-in-flight rule.
-            before: The version that the CAS is conditional on; None for ``IF NOT EXISTS``.
-            bind: Returns the statement's parameters, given the version that it writes.
+            key: The row's key, also for the one-in-flight rule.
+            columns: What it writes, in the statement's order, without key and version.
+            before: The version that the CAS is conditional on; None: there is no row.
             read: Reads the present row, by quorum.
             mark: The uuid that it writes, used by no other CAS; None: one is drawn.
 
@@ -260,7 +261,10 @@ class CasSender:
         """
         async with self._holding(statement, key):
             version = self._next_version(before, mark or self._session.entropy.new_uuid())
-            params = bind(version)
+            if statement.is_insert:
+                params = (*key, *columns, *version.columns)
+            else:
+                params = (*columns, *version.columns, *key, before and before.writer)
             base = 0 if before is None else before.row_version
             answer = await self._answered(statement, params)
             if answer.is_applied:
@@ -371,6 +375,32 @@ class CasSender:
                 await clock.sleep(pause_s)
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
+
+
+class CasTable(Generic[T]):
+    """The rows of a table that only CASes write, each conditional on the row as read."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    async def read(self, *key: Any) -> Stored[T] | None:
+        """Read the row by a quorum, which decides."""
+        raise NotImplementedError
+
+    async def _send(
+        self,
+        statement: Statement,
+        key: tuple[Any, ...],
+        value: T,
+        columns: tuple[Any, ...],
+        *,
+        old: Stored[T] | None = None,
+    ) -> Outcome[T]:
+        """Run one CAS; see `CasSender.send`."""
+        before = None if old is None else old.version
+        read = partial(self.read, *key)
+        return await self._sender.send(statement, key, value, columns, before=before, read=read)
 
 
 def _unanswered(statement: Statement, error: BaseException, waited: retries.Waited) -> CasAmbiguous:

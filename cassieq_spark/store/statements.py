@@ -53,6 +53,11 @@ class Statement:
     """None means the driver's 5,000; a statement whose rows may be a megabyte has fewer."""
 
     @property
+    def is_insert(self) -> bool:
+        """Whether it inserts a row; otherwise its condition is on the row as read."""
+        return self.cql.startswith("INSERT")
+
+    @property
     def consistency(self) -> int:
         """The consistency of a read or plain write; of a CAS, the level of its commit."""
         if self.kind is Kind.SERIAL_READ:
