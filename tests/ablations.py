@@ -471,7 +471,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="A drop is written a day ahead, so that what lands late stays shadowed.",
-        old="DROP_AHEAD_US = 86_400_000_000\n",
+        old="DROP_AHEAD_US: Final = 86_400_000_000\n",
         new="DROP_AHEAD_US = -1\n",
         tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
     ),

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.buckets import Buckets
     from cassieq_spark.store.tables.dedup import Kept
     from cassieq_spark.store.tables.hints import Hints
-    from cassieq_spark.store.tables.messages import Messages
+    from cassieq_spark.store.tables.messages import Messages, Overlays
     from cassieq_spark.store.tables.monotons import Monotons
-    from cassieq_spark.store.tables.overlays import Overlays
     from cassieq_spark.store.tables.pointers import PointerTable
 
 LONGEST_REST_S = 10.0

@@ -26,8 +26,7 @@ from cassandra.cluster import NoHostAvailable
 from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError
 from cassieq_spark.store import retries
-from cassieq_spark.store.call import DEADLINE_S
-from cassieq_spark.store.side_by_side import in_turn, present
+from cassieq_spark.store.call import DEADLINE_S, in_turn, present
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NoReturn, SupportsIndex
-from weakref import WeakSet
-
-from cassandra.cluster import _discard_cluster_shutdown
+from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 from cassieq_spark.errors import UsageError
 
@@ -14,13 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from cassandra.cluster import Cluster
-
     from cassieq_spark.clock import Clock
-
-clusters: Final[WeakSet[Cluster]] = WeakSet()
-"""The clusters of this process's clients. A forked child must not shut them down when it ends:
-the driver would wait for threads that do not exist."""
 
 
 class Home:
@@ -81,12 +72,3 @@ class OfOneProcess:
             "process. Pass the contact points and the name of the queue, and connect in the "
             "process that uses them"
         )
-
-
-def _forget_after_fork() -> None:
-    for cluster in clusters:
-        _discard_cluster_shutdown(cluster)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)

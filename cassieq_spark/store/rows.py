@@ -22,9 +22,9 @@ from cassieq_spark.model.rows import events
 from cassieq_spark.model.rows.events import End, Fate
 from cassieq_spark.model.rows.intents import Claimed, Moment, Turn
 from cassieq_spark.model.rows.writer import RowWriter
+from cassieq_spark.store.call import LEAST_S, Timer, present
 from cassieq_spark.store.cas import Applied, Evicted
-from cassieq_spark.store.side_by_side import LEAST_S, begin_for_all, present
-from cassieq_spark.store.timer import Timer
+from cassieq_spark.store.side_by_side import begin_for_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

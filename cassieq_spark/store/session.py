@@ -7,8 +7,10 @@ leaves it except for `store/cas.py`, which settles them.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import threading
+from collections import Counter, deque
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
@@ -17,14 +19,11 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
-from cassieq_spark.store import portal, retries, side_by_side
-from cassieq_spark.store.bridge import Bridge
-from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
-from cassieq_spark.store.driver import REQUEST_TIMEOUT_S
-from cassieq_spark.store.driver_transport import DriverTransport
+from cassieq_spark.store import portal, retries
+from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S, Sent, limited, one_call, present
+from cassieq_spark.store.driver import REQUEST_TIMEOUT_S, DriverTransport
 from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
 from cassieq_spark.store.process import Home
-from cassieq_spark.store.sent import Sent
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate, why_shut_out
@@ -38,12 +37,63 @@ if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.bridge import Answer
     from cassieq_spark.store.call import Call
-    from cassieq_spark.store.transport import Transport
+    from cassieq_spark.store.transport import Page, Transport
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Answer = asyncio.Future["list[Any] | BaseException"]
+"""The rows of all pages, or the driver's error: as a value, since not every answer is awaited."""
+
+
+class Bridge:
+    """Sends requests from an event loop, and wakes it once for all answers that came together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: deque[tuple[Answer, list[Any] | BaseException]] = deque()
+        self._is_woken = False
+
+    def send(self, transport: Transport, request: Request) -> Answer:
+        """Send a request, and those for the pages that follow."""
+        loop = asyncio.get_running_loop()
+        answer: Answer = loop.create_future()
+        found: list[Any] = []
+
+        def note(told: Page | BaseException) -> None:
+            if isinstance(told, BaseException):
+                self._tell(loop, answer, told)
+                return
+            found.extend(told.rows)
+            if told.following is None:
+                self._tell(loop, answer, found)
+            else:
+                transport.send(replace(request, page=told.following), note)
+
+        transport.send(request, note)
+        return answer
+
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, answer: Answer, found: list[Any] | BaseException
+    ) -> None:
+        with self._lock:
+            self._told.append((answer, found))
+            is_woken, self._is_woken = self._is_woken, True
+        if not is_woken:
+            loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        with self._lock:
+            told, self._told = self._told, deque()
+            self._is_woken = False
+        for answer, found in told:
+            if answer.done():
+                continue
+            if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
+                answer.set_exception(found)  # a mistake of ours, or of a test
+            else:
+                answer.set_result(found)
 
 
 class CqlSession:
@@ -253,12 +303,12 @@ class CqlSession:
         Args:
             each_s: The limit of each statement, from its first sending.
         """
-        with side_by_side.limited(self.clock.monotonic() + seconds, each_s):
+        with limited(self.clock.monotonic() + seconds, each_s):
             yield
 
     def call(self) -> AbstractContextManager[Call]:
         """Work as one call of the client: it ends in time, whatever it has to wait for."""
-        return side_by_side.one_call(self._most_s() + AFTERWARDS_S, self.clock)
+        return one_call(self._most_s() + AFTERWARDS_S, self.clock)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """Return for how long a statement that begins now is retried, in seconds.
@@ -266,7 +316,7 @@ class CqlSession:
         Args:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
-        return min(self._most_s(at_most_s), side_by_side.present().left_s(self.clock.monotonic()))
+        return min(self._most_s(at_most_s), present().left_s(self.clock.monotonic()))
 
     async def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -359,7 +409,7 @@ class CqlSession:
             statement=statement,
             params=tuple(params),
             began_s=self.clock.monotonic(),
-            limits=side_by_side.present(),
+            limits=present(),
         )
 
     async def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
@@ -377,7 +427,7 @@ class CqlSession:
                 times += 1
                 metrics.RETRIES.inc(times > 1)
                 # The limit is for all sendings together: the last one may take the rest of it.
-                with side_by_side.limited(ends_s, inf):
+                with limited(ends_s, inf):
                     answer = await self._send(statement, [sent.params])
                 if not isinstance(answer, BaseException):
                     break
@@ -397,4 +447,4 @@ class CqlSession:
 
     def _request_s(self) -> float:
         """Return the timeout of one request."""
-        return min(REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
+        return min(REQUEST_TIMEOUT_S, present().left_s(self.clock.monotonic()))
