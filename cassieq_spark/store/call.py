@@ -240,21 +240,30 @@ class Timer:
         self._clock = clock
         self._call = call
         self._handle: asyncio.TimerHandle | None = None
+        self._until = inf  # the time of the handle
         self.at = inf
 
     def set(self, at: float) -> None:
-        """Set the time of the call, in place of the former one."""
+        """Set the time of the call, in place of the former one.
+
+        A timer that is put off stays in the loop, and is set again when it is over: most are put
+        off again and again.
+        """
+        self.at = at
         if self._handle is not None:
+            if self._until <= at < inf:
+                return
             self._handle.cancel()
             self._handle = None
-        self.at = at
         if at < inf:
-            left_s = min(max(0.0, at - self._clock.monotonic()), LONGEST_WAIT_S)
-            self._handle = self._clock.call_later(left_s, self._over)
+            now = self._clock.monotonic()
+            self._until = min(max(now, at), now + LONGEST_WAIT_S)
+            self._handle = self._clock.call_later(self._until - now, self._over)
 
     def _over(self) -> None:
+        self._handle = None
         if self.at > self._clock.monotonic():
             self.set(self.at)
         else:
-            self._handle, self.at = None, inf
+            self.at = inf
             self._call()

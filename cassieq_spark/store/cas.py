@@ -32,7 +32,6 @@ from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cassieq_spark.clock import Clock
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
@@ -200,39 +199,23 @@ class _Answer(NamedTuple):
     was_sent_once: bool
 
 
-class _RowLocks:
-    """One lock per row in use: a client has one CAS in flight per row (G2)."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def holding(self, key: tuple[Any, ...], at_most_s: float) -> AsyncIterator[None]:
-        """Hold a row; raise StoreTimeout if other calls of this client hold it for so long."""
-        lock, users = self._users.get(key, (asyncio.Lock(), 0))
-        self._users[key] = (lock, users + 1)
-        try:
-            async with in_turn(lock, f"row {key}", at_most_s, self._clock):
-                yield
-        finally:
-            lock, users = self._users.pop(key)
-            if users > 1:
-                self._users[key] = (lock, users - 1)
-
-
 class CasSender:
     """Sends the CASes of one session."""
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._locks = _RowLocks(session.clock)
-        self._durations_s: deque[float] = deque([FIRST_GUESS_S], maxlen=64)
+        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
+        self._durations_s: deque[float] = deque(maxlen=64)
+        self._note_duration(FIRST_GUESS_S)
 
-    @property
-    def spare_us(self) -> int:
-        """The least length of a claim, by the median of this client's last CASes [R21]."""
-        return int(TIMES_SPARE * median(self._durations_s) * 1e6)
+    def _note_duration(self, seconds: float) -> None:
+        """Note the time of a CAS.
+
+        The attribute ``spare_us`` is the least length of a claim, by the median of this client's
+        last CASes [R21]. It is asked for much more often than it changes.
+        """
+        self._durations_s.append(seconds)
+        self.spare_us = int(TIMES_SPARE * median(self._durations_s) * 1e6)
 
     async def send(
         self,
@@ -316,10 +299,28 @@ class CasSender:
 
     @asynccontextmanager
     async def _holding(self, statement: Statement, key: tuple[Any, ...]) -> AsyncIterator[None]:
+        """Hold a row: a client has one CAS in flight per row (G2).
+
+        Raises:
+            StoreTimeout: Other calls of this client hold it for too long.
+        """
         row = (statement.name.partition("_")[2], *key)
-        with self._session.call():
-            async with self._locks.holding(row, self._session.left_s(DEADLINE_S)):
-                yield
+        lock, users = self._users.get(row) or (asyncio.Lock(), 0)
+        self._users[row] = (lock, users + 1)
+        session = self._session
+        try:
+            with session.call():
+                if users:
+                    at_most_s = session.left_s(DEADLINE_S)
+                    async with in_turn(lock, f"row {row}", at_most_s, session.clock):
+                        yield
+                else:  # it is free, which is usual: no wait needs a limit
+                    async with lock:
+                        yield
+        finally:
+            lock, users = self._users.pop(row)
+            if users > 1:
+                self._users[row] = (lock, users - 1)
 
     def _next_version(self, before: Version | None, writer: UUID) -> Version:
         row_version = 1 if before is None else before.row_version + 1
@@ -347,10 +348,8 @@ class CasSender:
         for sent_times in count(1):
             try:
                 sent = clock.monotonic()
-                # The last sending may take the rest of the time.
-                with self._session.within(deadline - sent):
-                    rows = await self._session.run_once(statement, params)
-                self._durations_s.append(clock.monotonic() - sent)
+                rows = await self._session.run_once(statement, params, until=deadline)
+                self._note_duration(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:
                 if is_refusal(error):

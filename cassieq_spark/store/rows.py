@@ -136,12 +136,12 @@ class Row:
         self._clock = clock
         self._port = port
         self._writer = RowWriter()
-        self._callers: dict[int, asyncio.Future[Answer | events.Granted]] = {}
+        self._callers: dict[int, tuple[asyncio.Future[Answer | events.Granted], float]] = {}
         self._withheld: dict[int, Answer] = {}
         self._company: dict[int, Company] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._new: list[events.Queued] = []
-        self._timer = Timer(session.clock, self._tick)
+        self._timer = Timer(session.clock, self._end_overdue)
         self._last = 0
         self._size = 0
         self._failure: BaseException | None = None
@@ -233,8 +233,7 @@ class Row:
         self._last += 1
         ticket, deadline_s = self._last, self._deadline_s()
         answer: asyncio.Future[Answer | events.Granted] = asyncio.get_running_loop().create_future()
-        self._callers[ticket] = answer
-        limit = Timer(self._session.clock, partial(self._end, ticket, answer))
+        self._callers[ticket] = answer, deadline_s
         try:
             self._queue(
                 events.Queued(
@@ -245,26 +244,36 @@ class Row:
                     more_come=True,
                 )
             )
-            limit.set(deadline_s)
             with present().waiting():
                 return await answer
         except BaseException:
             self._step(events.Left(ticket=ticket))
             raise
         finally:
-            limit.set(inf)
             del self._callers[ticket]
 
-    def _end(self, ticket: int, answer: asyncio.Future[Answer | events.Granted]) -> None:
-        """End the wait of a caller."""
+    def _end_overdue(self) -> None:
+        """End the waits of callers whose time is over."""
+        if not self._callers:
+            return
         self._step(events.Tick())
-        if answer.done():
-            return
-        if (known := self._withheld.get(ticket)) is not None:
-            answer.set_result(known)  # its CAS has ended
-            return
-        answer.set_result(events.Answer(ticket=ticket, end=End.NOT_SENT))
-        self._step(events.Left(ticket=ticket))
+        now = self._session.clock.monotonic()
+        for ticket, (answer, deadline_s) in list(self._callers.items()):
+            if deadline_s > now or answer.done():
+                continue
+            if (known := self._withheld.get(ticket)) is not None:
+                answer.set_result(known)  # its CAS has ended
+            else:
+                answer.set_result(events.Answer(ticket=ticket, end=End.NOT_SENT))
+                self._step(events.Left(ticket=ticket))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Let the next wait end in time. What was set before stays: it may be over for nothing."""
+        withheld = (self._callers[one] for one in self._withheld if one in self._callers)
+        times = (deadline_s for answer, deadline_s in withheld if not answer.done())
+        if (at := min(self._writer.wake_at_s, min(times, default=inf))) < inf and self._callers:
+            self._timer.set(at)
 
     async def _carry_out(self, output: Output) -> None:
         """Carry out one output of the writer, and report the outcome to it."""
@@ -342,17 +351,17 @@ class Row:
         for output in outputs:
             if output not in late and not isinstance(output, events.Answer | events.Granted):
                 begin_for_all(self._carry_out(output), self._tasks)
-        self._timer.set(self._writer.wake_at_s if self._callers else inf)
         held = [one for one in answers if late and isinstance(one, events.Answer)]
         self._hand_out(one for one in answers if one not in held)
         if late:
             self._withheld.update({one.ticket: one for one in held})
             begin_for_all(self._after(late, held), self._tasks)
+        self._set_timer()
 
     def _fail(self, error: BaseException) -> None:
         """Fail all waiting callers: a rule, or something that should never fail, has failed."""
         self._failure = error
-        for waiting in self._callers.values():
+        for waiting, _ in self._callers.values():
             if not waiting.done():
                 waiting.set_exception(copy(error) if isinstance(error, Exception) else error)
         for ticket in list(self._company):
@@ -373,7 +382,7 @@ class Row:
             if (company := self._company.pop(answer.ticket, None)) is not None:
                 found = answer if isinstance(answer, events.Answer) else None
                 _tell(company, found if found is not None and found.end is End.DONE else None)
-            waiting = self._callers.get(answer.ticket)
+            waiting, _ = self._callers.get(answer.ticket, (None, inf))
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
 

@@ -20,7 +20,15 @@ from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
 from cassieq_spark.store import portal, retries
-from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S, Sent, limited, one_call, present
+from cassieq_spark.store.call import (
+    AFTERWARDS_S,
+    DEADLINE_S,
+    LEAST_S,
+    Sent,
+    limited,
+    one_call,
+    present,
+)
 from cassieq_spark.store.driver import REQUEST_TIMEOUT_S, DriverTransport
 from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
 from cassieq_spark.store.process import Home
@@ -189,9 +197,15 @@ class CqlSession:
         rows = await self.answer(self.start(statement, params))
         return None if isinstance(rows, StoreError) else rows
 
-    async def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
-        """Send a statement once and raise the driver's own error: for `store/cas.py` alone."""
-        answer = await self._send(statement, [tuple(params)])
+    async def run_once(
+        self, statement: Statement, params: Sequence[Any], *, until: float = inf
+    ) -> list[Any]:
+        """Send a statement once and raise the driver's own error: for `store/cas.py` alone.
+
+        Args:
+            until: The monotonic time by which it is answered, or counts as unanswered.
+        """
+        answer = await self._send(statement, [tuple(params)], until)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -379,19 +393,21 @@ class CqlSession:
     def _most_s(self, at_most_s: float | None = None) -> float:
         return (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
 
-    def _send(self, statement: Statement, rows: Sequence[tuple[Any, ...]]) -> Answer:
+    def _send(
+        self, statement: Statement, rows: Sequence[tuple[Any, ...]], until: float = inf
+    ) -> Answer:
         """Send rows of one partition in one request; at once if the statement is prepared.
 
         Nobody cancels a statement that was sent: its outcome would be unknown.
         """
         if self._measured.is_in_doubt or not self.transport.is_ready(statement):
-            return asyncio.get_running_loop().create_task(self._sent_later(statement, rows))
+            return asyncio.get_running_loop().create_task(self._sent_later(statement, rows, until))
         self.check_open()
-        request = Request(statement=statement, rows=rows, timeout_s=self._request_s())
+        request = Request(statement=statement, rows=rows, timeout_s=self._request_s(until))
         return self._bridge.send(self.transport, request)
 
     async def _sent_later(
-        self, statement: Statement, rows: Sequence[tuple[Any, ...]]
+        self, statement: Statement, rows: Sequence[tuple[Any, ...]], until: float
     ) -> list[Any] | BaseException:
         """Send after what has to be done first; see `_send`."""
         if self._measured.is_in_doubt:
@@ -399,10 +415,10 @@ class CqlSession:
             await self._measured.settle()
         self.check_open()
         try:
-            await self.transport.prepare(statement, self._request_s())
+            await self.transport.prepare(statement, self._request_s(until))
         except DRIVER_ERRORS as error:
             return error
-        return await self._send(statement, rows)
+        return await self._send(statement, rows, until)
 
     def _sent(self, statement: Statement, params: Sequence[Any]) -> Sent:
         return Sent(
@@ -425,10 +441,10 @@ class CqlSession:
         with sent.limits.waiting():
             while True:
                 times += 1
-                metrics.RETRIES.inc(times > 1)
+                if times > 1:
+                    metrics.RETRIES.inc()
                 # The limit is for all sendings together: the last one may take the rest of it.
-                with limited(ends_s, inf):
-                    answer = await self._send(statement, [sent.params])
+                answer = await self._send(statement, [sent.params], ends_s)
                 if not isinstance(answer, BaseException):
                     break
                 problem = self._problem(answer, sent, times=times)
@@ -445,6 +461,7 @@ class CqlSession:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
         return self.translated(error, sent.statement.name, waited)
 
-    def _request_s(self) -> float:
-        """Return the timeout of one request."""
-        return min(REQUEST_TIMEOUT_S, present().left_s(self.clock.monotonic()))
+    def _request_s(self, until: float) -> float:
+        """Return the timeout of one request: no limit makes it shorter than `LEAST_S`."""
+        now = self.clock.monotonic()
+        return min(REQUEST_TIMEOUT_S, max(LEAST_S, until - now), present().left_s(now))
