@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cassieq_spark.queue.fetch import Found
+    from cassieq_spark.queue.lane import Lane
+
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
 
@@ -51,9 +54,9 @@ _CRC_LOW: Final = _crc_parts(0)
 _CRC_HIGH: Final = _crc_parts(16)
 
 
-def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
+def arrow_schema(names: tuple[str, ...], has: StructType = ALL) -> pa.Schema:
     """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([ALL[name] for name in names]), timezone="UTC")
+    return to_arrow_schema(StructType([has[name] for name in names]), timezone="UTC")
 
 
 class Builder:
@@ -74,6 +77,31 @@ class Builder:
         self._lane = lane
         self._bucket_size = bucket_size
         self._priority = priority
+
+    @classmethod
+    def of(cls, lane: Lane, names: tuple[str, ...]) -> Builder:
+        """A builder of these columns of one lane's messages."""
+        return cls(
+            names,
+            lane.queue,
+            lane.lane_id,
+            bucket_size=lane.bucket_size,
+            priority=lane.priority,
+        )
+
+    def of_found(self, found: Found) -> pa.RecordBatch:
+        """Build one record batch of what was fetched."""
+        planned, row = found.planned, found.chunk
+        return self.build(
+            chunks.decode(row.payload),
+            bucket=planned.bucket,
+            first=row.first,
+            keep=found.keep,
+            lease=planned.lease_id,
+            delivery_count=planned.delivery_count,
+            enqueued_us=row.enqueued_us,
+            bodies=found.bodies,
+        )
 
     def build(
         self,

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from cassieq_spark.model.pointer import MINUTE_US
+from cassieq_spark.spark.columns import arrow_schema
 from cassieq_spark.spark.schema import ALL, SCHEMA
 
 if TYPE_CHECKING:
@@ -283,16 +283,11 @@ VIEWS: Final = {
 }
 
 
-def arrow_schema(view: View, names: tuple[str, ...]) -> pa.Schema:
-    """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([view.all[name] for name in names]), timezone="UTC")
-
-
 def batches(
     view: View, names: tuple[str, ...], rows: Iterable[tuple[str, object]]
 ) -> Iterator[pa.RecordBatch]:
     """Turn facts, each with its queue's name, into record batches of up to 1,000 rows."""
-    schema = arrow_schema(view, names)
+    schema = arrow_schema(names, view.all)
     of = [view.columns[name].of for name in names]
     some: list[tuple[str, object]] = []
     for row in rows:

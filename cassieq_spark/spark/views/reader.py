@@ -21,7 +21,6 @@ from cassieq_spark.queue.lane import live_buckets
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, spread
-from cassieq_spark.spark.partition_reader import read_partition
 from cassieq_spark.spark.schema import resolve
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.columns import MESSAGES, VIEWS
@@ -132,7 +131,7 @@ class LookReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read in a task; pure in its partition. An empty queue plans one empty partition."""
         if isinstance(partition, PlannedPartition):
-            yield from read_partition(partition)
+            yield from partition.read()
 
 
 @boundary.spark_facing

@@ -20,7 +20,7 @@ from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.stats import by_hour
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.spark.arrays import integers
-from cassieq_spark.spark.columns import Builder
+from cassieq_spark.spark.columns import Builder, arrow_schema
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.views import pushdown
 from cassieq_spark.spark.views.columns import (
@@ -32,10 +32,8 @@ from cassieq_spark.spark.views.columns import (
     SCHEDULED,
     STATS,
     View,
-    arrow_schema,
     batches,
 )
-from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 
@@ -245,13 +243,7 @@ def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bu
 def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.RecordBatch]:
     """Messages of dead sets, without those that repair has moved and dropped meanwhile."""
     ids = pushdown.id_spans(asked.conditions)
-    builder = Builder(
-        tuple(name for name in asked.names if name in ALL.names),
-        lane.queue,
-        lane.lane_id,
-        bucket_size=lane.bucket_size,
-        priority=lane.priority,
-    )
+    builder = Builder.of(lane, tuple(name for name in asked.names if name in ALL.names))
     for bucket, row in _sealed(lane, spans):
         wanted = pushdown.offsets_of(bucket, lane.bucket_size, ids)
         for part in row.dead:
@@ -279,19 +271,10 @@ def _of_set(part: DeadSet) -> dict[str, str | None]:
 def _dead_batch(
     builder: Builder, names: tuple[str, ...], found: Found, part: DeadSet
 ) -> pa.RecordBatch:
-    built = builder.build(
-        chunks.decode(found.chunk.payload),
-        bucket=found.planned.bucket,
-        first=found.chunk.first,
-        keep=found.keep,
-        lease=None,
-        delivery_count=part.deliveries,
-        enqueued_us=found.chunk.enqueued_us,
-        bodies=found.bodies,
-    )
+    built = builder.of_found(found)
     count = found.chunk.count if found.keep is None else found.keep.count
     same = _of_set(part)
-    schema = arrow_schema(DEAD, names)
+    schema = arrow_schema(names, DEAD.all)
     arrays = [
         pa.repeat(pa.scalar(same[field.name], field.type), count)
         if field.name in same
