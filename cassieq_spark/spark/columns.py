@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
 
-_UUID_TEXT: Final = 36
 _UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DERIVED_SAME: Final = 10
 """How many bytes all derived message ids of a lane have in common."""
@@ -226,7 +225,7 @@ def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
     """`_uuid_texts` of `_derived_uuids`: the digits that they share are written once."""
-    text = np.empty((len(ids), _UUID_TEXT), dtype=np.uint8)
+    text = np.empty((len(ids), arrays.UUID_TEXT), dtype=np.uint8)
     text[:] = np.frombuffer(str(derived_message_id(lane, 0)).encode("ascii"), dtype=np.uint8)
     own = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
     text[:, -2 * own.shape[1] :] = _HEX[own].view(np.uint8)
@@ -235,7 +234,7 @@ def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
 
 def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
     """Turn (n, 16) bytes into canonical UUID text."""
-    text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
+    text = np.full((len(raw), arrays.UUID_TEXT), ord("-"), dtype=np.uint8)
     digits = _HEX[raw].view(np.uint8)
     for at, (low, high) in enumerate(_UUID_GROUPS):
         text[:, low:high] = digits[:, low - at : high - at]

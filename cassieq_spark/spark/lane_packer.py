@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import (
     MAX_KEY_BYTES,
     NOT_BEGUN_US,
@@ -108,28 +107,28 @@ class Sorting:
 
     def _check_due(self, due: NDArray[np.int64], now_us: int, position: int) -> None:
         longest_us = longest_delay_us(self.period_us)
-        wrong = due - now_us > longest_us
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition is due in "
-                f"{(due[row] - now_us) / 86_400e6:.1f} days, but with schedule_period="
+        arrays.refuse(
+            due - now_us > longest_us,
+            position,
+            lambda row: (
+                f"is due in {(due[row] - now_us) / 86_400e6:.1f} days, but with schedule_period="
                 f"{self.period_us / 1e6:g} a message of this queue may be due at most "
                 f"{longest_us / 86_400e6:g} days ahead: 400 days, and 10,000 periods"
-            )
+            ),
+        )
 
     def _classes(self, batch: pa.RecordBatch, position: int) -> NDArray[np.int64]:
         if PRIORITY not in batch.schema.names:
             return np.zeros(batch.num_rows, dtype=np.int64)
         classes = arrays.numbers(batch.column(PRIORITY))
-        wrong = (classes < 0) | (classes >= self.priorities)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has priority {classes[row]}, "
-                f"allowed: 0 to {self.priorities - 1}. The queue was created with "
-                f"priorities={self.priorities}"
-            )
+        arrays.refuse(
+            (classes < 0) | (classes >= self.priorities),
+            position,
+            lambda row: (
+                f"has priority {classes[row]}, allowed: 0 to {self.priorities - 1}. The queue was "
+                f"created with priorities={self.priorities}"
+            ),
+        )
         return classes
 
     def _shards(self, batch: pa.RecordBatch, position: int) -> NDArray[np.int64]:
@@ -138,13 +137,13 @@ class Sorting:
             return np.full(batch.num_rows, own, dtype=np.int64)
         keys = batch.column(KEY)
         lengths = np.asarray(pc.fill_null(pc.binary_length(keys), 1))
-        wrong = (lengths < 1) | (lengths > MAX_KEY_BYTES)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has a key of {lengths[row]} bytes, "
-                f"allowed: 1 to {MAX_KEY_BYTES}, or null"
-            )
+        arrays.refuse(
+            (lengths < 1) | (lengths > MAX_KEY_BYTES),
+            position,
+            lambda row: (
+                f"has a key of {lengths[row]} bytes, allowed: 1 to {MAX_KEY_BYTES}, or null"
+            ),
+        )
         coded = keys.dictionary_encode()
         of_key = np.array(
             [*(shard_of(key, self.shards) for key in coded.dictionary.to_pylist()), own],

@@ -8,6 +8,8 @@ tasks' messages carry what the commit must know (Spark 4.2, 4.3).
 from __future__ import annotations
 
 import re
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -27,10 +29,8 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.ahead import Ahead
-from cassieq_spark.spark.guess import Guess
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
-from cassieq_spark.spark.packer import check_sink_schema
+from cassieq_spark.spark.packer import ChunkTaker, check_sink_schema
 from cassieq_spark.spark.worker import settle_in, task_store
 from cassieq_spark.store import portal, store
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.sink_txn import Admission
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
@@ -54,9 +55,8 @@ JOB_TAGS = "spark.job.tags"
 ROOT_TAG: Final = re.compile(r"\bspark-session-([0-9a-f-]{36})-execution-root-id-\d+\b")
 """Spark's tag of the outermost SQL execution. In a streaming query, that is the batch's."""
 
-_guess = Guess()
-"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
-first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
+TASKS: Final = 2
+"""A guess follows this many tasks: most tasks of a stream are alike."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _write(
         sorts = sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
-            lambda number: _Taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
+            lambda number: _taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
             sorts,
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
@@ -222,20 +222,13 @@ def _write(
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 
-class _Taker:
-    """Hands a task's chunks to the writer of one lane."""
-
-    def __init__(self, writer: LaneWriter) -> None:
-        self._writer = writer
-        self.capacity = writer.capacity
-
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """See `LaneWriter.add`."""
-        portal.run(self._writer.add(payload, count, due_us))
-
-    def close(self) -> None:
-        """See `LaneWriter.close`."""
-        portal.run(self._writer.close())
+def _taker(writer: LaneWriter) -> ChunkTaker:
+    """Hand a task's chunks to the writer of one lane."""
+    return ChunkTaker(
+        capacity=writer.capacity,
+        add=lambda *chunk: portal.run(writer.add(*chunk)),
+        close=lambda: portal.run(writer.close()),
+    )
 
 
 def _begin(writer: BulkWriter, lanes: Iterable[Lane]) -> None:
@@ -297,6 +290,77 @@ def run_of_batch(context: TaskContext | SparkContext) -> str:
             "not be told from a replay, and would be lost. Leave Spark's tags: remove only your "
             "own ones, with removeJobTag"
         ) from None
+
+
+class Guess:
+    """How many buckets the last tasks of one sink have filled in the first lane of its queue.
+
+    Only the last sink counts: a worker of one query writes to one.
+    """
+
+    def __init__(self) -> None:
+        self._sink: tuple[LaneId, str] | None = None
+        self._filled: deque[int] = deque(maxlen=TASKS)
+
+    def of(self, lane: LaneId, sink_id: str) -> int:
+        """How many the next task will fill at least; 0: none, or unknown.
+
+        The fewest of the last two: a bucket too few is opened a little later, and one too many
+        costs two LWTs.
+        """
+        return min(self._filled, default=0) if self._sink == (lane, sink_id) else 0
+
+    def note(self, lane: LaneId, sink_id: str, filled: int) -> None:
+        """Remember what a task has filled."""
+        if self._sink != (lane, sink_id):
+            self._sink = (lane, sink_id)
+            self._filled.clear()
+        self._filled.append(filled)
+
+
+_guess = Guess()
+"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
+first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
+
+
+class Ahead:
+    """The record batches of an input partition, the first of which is on its way already.
+
+    Spark makes rows when a task asks for them: by then it has opened its files, and made the first
+    10,000 rows of them, for as long as an admission takes (design 8).
+
+    The thread is a daemon. A task that is refused ends its worker, and must not wait for a row that
+    may take hours.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Ask for the first batch."""
+        self._batches = batches
+        self._first: Future[pa.RecordBatch | None] = Future()
+        portal.apart(self._pull)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """All batches in their order, in the caller's thread.
+
+        Raises:
+            Exception: What the input raised instead of its first batch.
+        """
+        first = self._first.result()
+        del self._first  # it may be 64 MB, and all others are to come
+        if first is not None:
+            yield first
+            del first  # as above
+            yield from self._batches
+
+    def wait(self) -> None:
+        """Return once nothing reads the input any more: Spark's worker is about to, itself."""
+        self._first.exception()
+
+    def _pull(self) -> None:
+        try:
+            self._first.set_result(next(self._batches, None))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the rows are read
+            self._first.set_exception(error)
 
 
 def _canonical(checkpoint: str | None) -> str | None:

@@ -24,7 +24,7 @@ from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
-from cassieq_spark.spark import boundary
+from cassieq_spark.spark import arrays, boundary
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import portal, store
@@ -136,19 +136,11 @@ def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[tuple[BucketNo, 
     return [
         (
             bucket := bucket_of(int(some[0]), bucket_size),
-            _runs(some - first_id(bucket, bucket_size)),
+            arrays.runs(some - first_id(bucket, bucket_size)),
         )
         for some in np.split(ids, starts[1:])
         if len(some)
     ]
-
-
-def _runs(offsets: NDArray[np.int64]) -> Runs:
-    """Make runs of ascending offsets."""
-    breaks = np.flatnonzero(np.diff(offsets) > 1)
-    firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
-    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))].tolist()
-    return Runs.of(*zip(firsts, lasts, strict=True))
 
 
 @boundary.crossing

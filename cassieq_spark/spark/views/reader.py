@@ -52,14 +52,28 @@ FEWEST_BUCKETS: Final = 64
 FEWEST_QUEUES: Final = 8
 
 
-@boundary.spark_facing
-class ViewReader(DataSourceReader):
-    """All views but ``messages``. Planned once per ``load`` in the driver's Python process."""
+class _Reader(DataSourceReader):
+    """A reader of some columns of a view. Planned once per ``load`` in the driver's process."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
         self._conditions: tuple[Condition, ...] = ()
+
+
+@boundary.spark_facing
+class _Pushing(_Reader):
+    """A reader that takes filters. Spark refuses one unless filter pushdown is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take filters; return those left to Spark. Called once before `partitions`."""
+        self._conditions, left = pushdown.split(filters, VIEWS[self._options.view].filtered)
+        return left
+
+
+@boundary.spark_facing
+class ViewReader(_Reader):
+    """All views but ``messages``."""
 
     @property
     def _asked(self) -> Asked:
@@ -99,13 +113,8 @@ class ViewReader(DataSourceReader):
 
 
 @boundary.spark_facing
-class LookReader(DataSourceReader):
-    """Reads visible messages: planned once in the driver's Python process, then read by tasks."""
-
-    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
-        self._options = options
-        self._names = names
-        self._conditions: tuple[Condition, ...] = ()
+class LookReader(_Reader):
+    """Reads visible messages."""
 
     def partitions(self) -> list[InputPartition]:
         """Plan the messages visible at this moment; a read leaves out what is acked meanwhile."""
@@ -134,24 +143,12 @@ class LookReader(DataSourceReader):
             yield from partition.read()
 
 
-@boundary.spark_facing
-class PushingViewReader(ViewReader):
-    """A view reader that takes filters. Spark refuses one unless filter pushdown is on."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters; return those left to Spark. Called once before `partitions`."""
-        self._conditions, left = pushdown.split(filters, self._asked.view.filtered)
-        return left
+class PushingViewReader(_Pushing, ViewReader):
+    """As `ViewReader`, with filters."""
 
 
-@boundary.spark_facing
-class PushingLookReader(LookReader):
-    """As `PushingViewReader`, for view ``messages``."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters; return those left to Spark. Called once before `partitions`."""
-        self._conditions, left = pushdown.split(filters, MESSAGES.filtered)
-        return left
+class PushingLookReader(_Pushing, LookReader):
+    """As `LookReader`, with filters."""
 
 
 def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, ...]) -> list[Lane]:

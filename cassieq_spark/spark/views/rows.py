@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,6 @@ from cassieq_spark.model.ids import Runs
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.stats import by_hour
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.spark.arrays import integers
 from cassieq_spark.spark.columns import Builder, arrow_schema
@@ -38,10 +38,12 @@ from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from cassieq_spark.model.ids import BucketNo, QueueName
     from cassieq_spark.options import QueueSelection
+    from cassieq_spark.queue.inspect.facts import LaneFacts, QueueFacts
+    from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.views.pushdown import Condition
     from cassieq_spark.store.store import Store
@@ -117,8 +119,7 @@ class QueuesPartition(InputPartition):
             # meanwhile.
             if zlib.crc32(row.name.encode()) % self.shares == self.share
         ]
-        found = _OF_QUEUES[asked.view.name]
-        return _let_through(asked, found(where, rows))
+        return _let_through(asked, _facts_of(where, rows, asked))
 
 
 def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[QueueRow]:
@@ -154,47 +155,38 @@ def _row_of(where: Store, queue: QueueName) -> QueueRow:
     return found.value
 
 
-def _settings(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
-    for row in rows:
-        yield row.name, portal.run(facts.queue_facts(where, row))
+async def _settings(where: Store, row: QueueRow) -> list[QueueFacts]:
+    return [await facts.queue_facts(where, row)]
 
 
-def _lanes(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
-    for row in rows:
-        try:
-            first = lane_of(where, row)
-            for lane in portal.run(every_lane(first)):
-                yield (
-                    row.name,
-                    portal.run(facts.lane_facts(lane, portal.run(stats.visible_in(lane)))),
-                )
-        except QueueDeleted:
-            continue  # deleted since it was listed
+async def _lanes(where: Store, row: QueueRow) -> list[LaneFacts]:
+    return [
+        await facts.lane_facts(lane, await stats.visible_in(lane))
+        for lane in await every_lane(lane_of(where, row))
+    ]
 
 
-def _stats(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
-    for row in rows:
-        try:
-            yield row.name, portal.run(stats.stats(lane_of(where, row)))
-        except QueueDeleted:
-            continue  # deleted since it was listed
+async def _stats(where: Store, row: QueueRow) -> list[QueueStats]:
+    return [await stats.stats(lane_of(where, row))]
 
 
-def _scheduled(where: Store, rows: Iterable[QueueRow]) -> Iterator[tuple[str, object]]:
-    for row in rows:
-        try:
-            for found in portal.run(by_hour(lane_of(where, row))):
-                yield row.name, found
-        except QueueDeleted:
-            continue  # deleted since it was listed
+async def _scheduled(where: Store, row: QueueRow) -> list[ScheduledHour]:
+    return await stats.by_hour(lane_of(where, row))
 
 
-_OF_QUEUES: Final = {
+_OF_QUEUES: Final[dict[str, Callable[[Store, QueueRow], Coroutine[Any, Any, list[Any]]]]] = {
     QUEUES.name: _settings,
     LANES.name: _lanes,
     STATS.name: _stats,
     SCHEDULED.name: _scheduled,
 }
+
+
+def _facts_of(where: Store, rows: Iterable[QueueRow], asked: Asked) -> Iterator[tuple[str, object]]:
+    for row in rows:
+        with suppress(QueueDeleted):  # deleted since it was listed
+            for found in portal.run(_OF_QUEUES[asked.view.name](where, row)):
+                yield row.name, found
 
 
 def _bucket_rows(
