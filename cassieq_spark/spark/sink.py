@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
-from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
+from cassieq_spark.model.sink_txn import Admission, AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import Heartbeat
@@ -38,11 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
     from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.model.sink_txn import Admission
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 

@@ -16,13 +16,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket_plan import encode_due, split_parts
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.lane_packer import LanePacker
+from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.spark.packer import ChunkTaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cassieq_spark.spark.lane_packer import Sorting
 
 SCHEMA: Final = pa.schema(
     [

@@ -25,7 +25,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
-from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
+from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import Heartbeat
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from cassieq_spark.model.ids import Place
-    from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 
 CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 from cassieq_spark.model import dead_letter
-from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
-from cassieq_spark.options import parse_connection
+from cassieq_spark.model.ids import BucketNo, Place, QueueName, Runs, bucket_of, first_id
+from cassieq_spark.options import ConnectionOptions, parse_connection
 from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.options import ConnectionOptions
 
     Work = tuple[Place, Runs]
 

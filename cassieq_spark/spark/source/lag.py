@@ -28,6 +28,8 @@ REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
 """How long the first report waits for its counts: a short query has no other report."""
 
+COUNTS: Final = ("behind", "in_flight", "delayed", "dead", "oldest_age_s", "counted_at")
+
 _logger = get_logger("spark")
 
 
@@ -129,14 +131,7 @@ def _total(counts: list[_Count | None]) -> dict[str, Any]:
     """The counts of some queues together; null if that of one is not known."""
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or not known:
-        return {
-            "behind": None,
-            "in_flight": None,
-            "delayed": None,
-            "dead": None,
-            "oldest_age_s": None,
-            "counted_at": None,
-        }
+        return dict.fromkeys(COUNTS)
     ages = [count.stats.oldest_age for count in known if count.stats.oldest_age is not None]
     return {
         "behind": sum(count.stats.visible for count in known),

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import EMPTY, ID_LIMIT
-from cassieq_spark.model.offset import by_bucket
+from cassieq_spark.model.ids import EMPTY, ID_LIMIT, Place, QueueName, Runs
+from cassieq_spark.model.offset import LeasedRuns, by_bucket
 from cassieq_spark.model.settlement import TakeOver, rejected
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, Claimed
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.schedule import looked_at_lanes
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import Place, QueueName, Runs
-    from cassieq_spark.model.offset import LeasedRuns
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
     from cassieq_spark.store.cas import Stored

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import ID_LIMIT
+from cassieq_spark.model.ids import ID_LIMIT, QueueName
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
-from cassieq_spark.queue.get.claim import Budget, give_back
+from cassieq_spark.queue.get.claim import Budget, Claimed, give_back
 from cassieq_spark.spark.source.lag import Lag
-from cassieq_spark.spark.source.one_queue import Limits, ids_by_bucket, messages
+from cassieq_spark.spark.source.one_queue import Limits, OneQueue, ids_by_bucket, messages
 from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.spark.source.subscription import Subscription
 from cassieq_spark.store import portal
@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from uuid import UUID
 
-    from cassieq_spark.model.ids import QueueName
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.fetch import Planned
-    from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.source.one_queue import OneQueue
     from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
@@ -290,16 +287,15 @@ class Planner:
         known: Mapping[QueueName, OneQueue],
     ) -> list[tuple[OneQueue, T]]:
         """Do some work for each queue of a batch, side by side; one that was deleted drops out."""
-        parts = [(known[name], some) for name, some in offset.by_queue().items() if name in known]
+        parts = offset.by_queue()
         found: list[tuple[OneQueue, T]] = []
-        done = await self._store.session.each(lambda part: work(*part), parts)
-        for (queue, _), one in zip(parts, done, strict=True):
-            if isinstance(one, QueueDeleted):
-                self._subscription.drop(queue, one)
-            elif isinstance(one, CassieqError):
+        for queue, one in await self._subscription.each(
+            lambda queue: work(queue, parts[queue.name]),
+            [known[name] for name in parts if name in known],
+        ):
+            if isinstance(one, CassieqError):
                 raise one
-            else:
-                found.append((queue, one))
+            found.append((queue, one))
         return found
 
     def _remember(self, key: str, plan: Plan) -> None:
@@ -343,16 +339,13 @@ class _Claiming:
             StoreError: The only queue did not answer.
             QueueDeleted, DataLoss: A queue is gone.
         """
-        queues = self._subscription.queues
-        with self._session.within(each_s=inf if self._subscription.is_one else LOOK_S):
-            said = await self._session.each(lambda queue: queue.may_find(), queues)
-        awake = []
-        for queue, one in zip(queues, said, strict=True):
-            if isinstance(one, QueueDeleted):
-                self._subscription.drop(queue, one)
-            elif isinstance(one, CassieqError) and self._subscription.is_one:
+        subscription, awake = self._subscription, []
+        with self._session.within(each_s=inf if subscription.is_one else LOOK_S):
+            said = await subscription.each(lambda queue: queue.may_find(), subscription.queues)
+        for queue, one in said:
+            if isinstance(one, CassieqError) and subscription.is_one:
                 raise one
-            elif one is not False:
+            if one is not False:
                 # One without an answer is among them: then the error, if it stays, has a name.
                 awake.append(queue)
         later = [queue for queue in awake if queue.name >= self._first]
@@ -377,11 +370,9 @@ class _Claiming:
             QueueDeleted, DataLoss: A queue is gone.
         """
         with self._session.within(each_s=LOOK_S):
-            said = await self._session.each(lambda queue: queue.tidy(), awake)
-        for queue, one in zip(awake, said, strict=True):
-            if isinstance(one, QueueDeleted):
-                self._subscription.drop(queue, one)
-            elif isinstance(one, CassieqError) and not isinstance(one, StoreError):
+            said = await self._subscription.each(lambda queue: queue.tidy(), awake)
+        for _, one in said:
+            if isinstance(one, CassieqError) and not isinstance(one, StoreError):
                 raise one  # what did not answer is asked again by the next trigger's count
 
     async def claim(self, awake: list[OneQueue], limits: Limits) -> list[Claimed]:

@@ -5,25 +5,26 @@ Open this to see what a query does when a queue appears, is deleted, or is re-cr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from cassieq_spark.errors import DataLoss, QueueDeleted, QueueNotFound, StoreError
+from cassieq_spark.errors import CassieqError, DataLoss, QueueDeleted, QueueNotFound, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.options import arguments
+from cassieq_spark.options import QueueSettings, SourceOptions, arguments
 from cassieq_spark.queue.find import find_row, lane_of, lanes_of, open_lane, rows_at_home
 from cassieq_spark.spark.source.one_queue import OneQueue
-from cassieq_spark.store.tables.queues import QueueStatus
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
     from uuid import UUID
 
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.offset import SourceOffset
-    from cassieq_spark.options import QueueSettings, SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
     from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.queues import QueueRow
+
+T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 30.0
 """How often a query looks for queues that have come or gone."""
@@ -88,11 +89,9 @@ class Subscription:
             QueueDeleted, DataLoss: See `drop`.
         """
         self._is_fixed = True
-        for queue in self.queues:
-            try:
-                await queue.aim_at_now()
-            except QueueDeleted as error:
-                self.drop(queue, error)
+        for _, error in await self.each(OneQueue.aim_at_now, self.queues):
+            if error is not None:
+                raise error
 
     async def look_again(self) -> None:
         """Find queues that have come or gone, every `LOOK_EVERY_S`.
@@ -118,6 +117,23 @@ class Subscription:
             if name not in self._queues:
                 self._add(lane_of(self._store, row))
                 event(_logger, "queue_joined", queue=name)
+
+    async def each(
+        self, work: Callable[[OneQueue], Awaitable[T]], queues: Iterable[OneQueue]
+    ) -> list[tuple[OneQueue, T | CassieqError]]:
+        """Do some work for each queue, side by side; one that was deleted drops out.
+
+        Raises:
+            QueueDeleted, DataLoss: See `drop`.
+        """
+        todo = list(queues)
+        found: list[tuple[OneQueue, T | CassieqError]] = []
+        for queue, one in zip(todo, await self._store.session.each(work, todo), strict=True):
+            if isinstance(one, QueueDeleted):
+                self.drop(queue, one)
+            else:
+                found.append((queue, one))
+        return found
 
     def drop(self, queue: OneQueue, error: QueueDeleted) -> None:
         """Go on without a queue that was deleted.
