@@ -25,7 +25,7 @@ from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_in
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -286,7 +286,8 @@ class LanePacker:
         numbers, starts = np.unique(lanes, return_index=True)
         ends = [*starts[1:].tolist(), len(lanes)]
         parts = list(zip(numbers.tolist(), starts.tolist(), ends, strict=True))
-        for some in _windows(parts, MOST_OPEN):
+        for at in range(0, len(parts), MOST_OPEN):
+            some = parts[at : at + MOST_OPEN]
             if self._expect is not None:
                 self._expect([number for number, _, _ in some])
             for number, start, end in some:
@@ -300,10 +301,3 @@ class LanePacker:
         packer.flush()
         while len(self._open) > MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()
-
-
-def _windows(
-    parts: Sequence[tuple[int, int, int]], size: int
-) -> Iterator[Sequence[tuple[int, int, int]]]:
-    for at in range(0, len(parts), size):
-        yield parts[at : at + size]

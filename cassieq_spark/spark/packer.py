@@ -139,25 +139,15 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         _check_text(name, column, position)
     columns: dict[str, pa.Array] = {}
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if name == DELAY:
-            columns[name] = _delays(column, position)
-        elif name == DUE_AT:
-            times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            columns[name] = arrays.integers(arrays.numbers(times))
-        elif name == MESSAGE_ID:
-            columns[name] = _message_ids(column, position)
-        elif name == GROUP:
-            columns[name] = groups.checked(column, position)
-        else:
-            columns[name] = column.cast(_TYPES[name])
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        checked = _CHECKED.get(name)
+        columns[name] = checked(column, position) if checked else column.cast(_TYPES[name])
     if GROUP in columns:
         columns[HEADERS] = groups.with_groups(columns.get(HEADERS), columns.pop(GROUP))
     _check_bodies(columns[BODY], position)
-    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    _check_extras(checked, position)
-    return checked
+    found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    _check_extras(found, position)
+    return found
 
 
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -379,6 +369,11 @@ def _delays(column: pa.Array, position: int) -> pa.Array:
     return arrays.integers((seconds * 1e6).astype(np.int64))
 
 
+def _due_times(column: pa.Array, _: int) -> pa.Array:
+    times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return arrays.integers(arrays.numbers(times))
+
+
 def _message_ids(column: pa.Array, position: int) -> pa.Array:
     """Convert message ids to 16 bytes each; null stays null."""
     is_text = _is_text(column.type)
@@ -397,3 +392,12 @@ def _message_ids(column: pa.Array, position: int) -> pa.Array:
     if not is_text:
         return column.cast(STORED_TYPES[MESSAGE_ID])
     return arrays.uuids(column)
+
+
+_CHECKED: Final[dict[str, Callable[[pa.Array, int], pa.Array]]] = {
+    DELAY: _delays,
+    DUE_AT: _due_times,
+    MESSAGE_ID: _message_ids,
+    GROUP: groups.checked,
+}
+"""What checks and converts a column's values, given the position of its first row."""

@@ -143,14 +143,7 @@ class BatchWriter(DataSourceArrowWriter):
         if isinstance(ours, Begun):
             once = portal.run(transaction.admit_once(lane, ours))
             return _write(lane, options, ours.who, once, batches, meter=meter)
-        context = _context()
-        query_id = context.getLocalProperty(QUERY_ID)
-        who = Identity(
-            sink_id=ours.sink_id,
-            lane=lane.first.lane_id,
-            query_id=query_id,
-            run=None if query_id is None else run_of_batch(context),
-        )
+        who = identity(lane, ours.sink_id, _context())
         admission = portal.run(
             transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
         )
@@ -266,6 +259,21 @@ def _partition() -> int:
     """The task's partition, which says in which shard rows without a key go; 0 outside Spark."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
+
+
+def identity(lane: Lane, sink_id: str, context: TaskContext | SparkContext) -> Identity:
+    """Who writes to a queue, in ``foreachBatch`` or outside of any query.
+
+    Raises:
+        UsageError: See `run_of_batch`.
+    """
+    query_id = context.getLocalProperty(QUERY_ID)
+    return Identity(
+        sink_id=sink_id,
+        lane=lane.first.lane_id,
+        query_id=query_id,
+        run=None if query_id is None else run_of_batch(context),
+    )
 
 
 def run_of_batch(context: TaskContext | SparkContext) -> str:

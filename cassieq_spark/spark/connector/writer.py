@@ -37,12 +37,10 @@ from cassieq_spark.spark.connector.sessions import java_class, saving
 from cassieq_spark.spark.environment import driver_context
 from cassieq_spark.spark.lane_packer import SortedLanes, sorting
 from cassieq_spark.spark.packer import check_sink_schema
-from cassieq_spark.spark.sink import QUERY_ID, run_of_batch
+from cassieq_spark.spark.sink import QUERY_ID, identity
 from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
     from cassieq_spark.model.ids import Place
     from cassieq_spark.queue.lane import Lane
 
@@ -134,7 +132,14 @@ class ConnectorWriter:
         check_sink_schema(frame.schema)
         _check_session(frame.sparkSession, self.options, self.connector)
         lane = portal.run(open_lane(store.shared(self.options.connection), self.options.queue))
-        who = self._identity(frame.sparkSession.sparkContext, lane)
+        context = frame.sparkSession.sparkContext
+        sink_id = self.options.sink_id or context.getLocalProperty(QUERY_ID)
+        if sink_id is None:
+            raise UsageError(
+                "this thread belongs to no streaming query, and sink_id is not set, so the "
+                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
+            )
+        who = identity(lane, sink_id, context)
         # Spark calls once per batch and run: a second call is another write of the batch [R26].
         admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
         if isinstance(admission, AlreadyCommitted):
@@ -143,21 +148,6 @@ class ConnectorWriter:
         with portal.entered(Heartbeat(lane, who.sink_id)):
             result = self._write(frame, lane, who, admission.epoch)
             portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
-
-    def _identity(self, context: SparkContext, lane: Lane) -> Identity:
-        query_id = context.getLocalProperty(QUERY_ID)
-        sink_id = self.options.sink_id or query_id
-        if sink_id is None:
-            raise UsageError(
-                "this thread belongs to no streaming query, and sink_id is not set, so the "
-                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
-            )
-        return Identity(
-            sink_id=sink_id,
-            lane=lane.first.lane_id,
-            query_id=query_id,
-            run=None if query_id is None else run_of_batch(context),
-        )
 
     def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
         """Pack, place, write and prepare; after this nothing is decided yet."""
@@ -331,10 +321,6 @@ def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping
             "though cassieq_spark does not use it here. Install it: pip install "
             "'cassieq_spark[connector]'"
         )
-    _require_connector(context)
-
-
-def _require_connector(context: SparkContext) -> None:
     try:
         java_class(context, CONNECTOR_CLASS, initialize=False)
     except Py4JJavaError as error:
