@@ -29,7 +29,7 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
+from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, Sorting
 from cassieq_spark.spark.packer import ChunkTaker, check_sink_schema
 from cassieq_spark.spark.worker import settle_in, task_store
 from cassieq_spark.store import portal, store
@@ -194,7 +194,7 @@ def _write(
     with portal.entered(Heartbeat(lane, who.sink_id)), portal.entered(writer):
         if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
             portal.run(writer.of(lane.lane_id).begin(expected=expected))
-        sorts = sorting(lane.settings, _partition())
+        sorts = Sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
             lambda number: _taker(writer.of(portal.run(lanes.lane(number)).lane_id)),

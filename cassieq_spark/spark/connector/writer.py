@@ -35,7 +35,7 @@ from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
 from cassieq_spark.spark.environment import driver_context
-from cassieq_spark.spark.lane_packer import SortedLanes, sorting
+from cassieq_spark.spark.lane_packer import SortedLanes, Sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, identity
 from cassieq_spark.store import portal, store
@@ -154,7 +154,7 @@ class ConnectorWriter:
         meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
-            partial(sorting, lane.settings),
+            partial(Sorting, lane.settings),
             bucket_size=lane.bucket_size,
             chunk_messages=self.options.chunk_messages,
             chunk_bytes=self.options.chunk_bytes,
@@ -214,7 +214,7 @@ def _lanes(lane: Lane, plans: Sequence[BucketPlan]) -> list[Lane]:
     """The lane of each plan; due lanes that are not there yet are made."""
     numbers = list(dict.fromkeys(plan.lane for plan in plans))
     # Rows whose due lane takes none any more go together: any partition's shard will do.
-    lanes = SortedLanes(lane, sorting(lane.settings, 0)).make(numbers)
+    lanes = SortedLanes(lane, Sorting(lane.settings, 0)).make(numbers)
     by_number = dict(zip(numbers, lanes, strict=True))
     return [by_number[plan.lane] for plan in plans]
 
