@@ -19,7 +19,7 @@ from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect import facts, stats
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts, look
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
-from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.spark.views.reader import Asked, QueuesPartition, queue_rows
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 
