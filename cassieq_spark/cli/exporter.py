@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cassieq_spark.cli.exits import Interrupt
-from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.logs import Logs, logging_flags
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.exits import Interrupt, extra
+from cassieq_spark.cli.flags import Connected
+from cassieq_spark.cli.logs import Logged
+from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid, ServerMissing
 
@@ -38,32 +38,29 @@ def scan_seconds(given: str) -> float:
     return found
 
 
-@connected
-@logging_flags
 def exporter(
-    connection: Connection,
-    logs: Logs,
+    connection: Connected,
+    logs: Logged,
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = 9_464,
-    host_name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A name by which Prometheus asks, besides addresses and localhost. Requests for "
-            "other names are refused. Repeatable."
-        ),
-    ] = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 9_464,
+    host_name: list[str] | None = None,
     scan_interval: ScanInterval = SCAN_INTERVAL,
 ) -> None:
-    """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it."""
+    """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it.
+
+    Args:
+        host: The address to listen on.
+        port: 0: any free port.
+        host_name: A name by which Prometheus asks, besides addresses and localhost. Requests for
+            other names are refused. Repeatable.
+
+    Example:
+        cassieq exporter
+    """
     logs.start()
-    try:
+    with extra("prometheus", "`cassieq exporter` needs", ServerMissing):
         from cassieq_spark.exporter.serve import export  # noqa: PLC0415 - needs an extra
-    except ModuleNotFoundError as error:
-        raise ServerMissing(
-            f"package {error.name!r} is not installed, and `cassieq exporter` needs it. Run: "
-            "pip install 'cassieq_spark[prometheus]'"
-        ) from error
     clock = SystemClock()
     with Interrupt() as interrupt:
 

@@ -1,32 +1,25 @@
-"""Options of commands that run for long: level and form of what they log, each line with a time."""
+"""How commands that run for long log: with which level, in which form, each line with a time."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import logging
-import os
 import time
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from cassieq_spark.cli.flags import with_parameters
+from cassieq_spark.cli.flags import Flags, keyword
 from cassieq_spark.cli.in_shell import in_shell
 from cassieq_spark.cli.outage import TerminalHandler
 from cassieq_spark.cli.output import print_note
 from cassieq_spark.clock import SystemClock
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
 OURS: Final = "cassieq_spark"
 ACCESS: Final = "cassieq_spark.access"
-PANEL: Final = "Logs"
 
 
 class Level(StrEnum):
@@ -111,59 +104,21 @@ class Logs:
         return JsonLines() if self.form is Form.JSON else Timed()
 
 
-def _flag(name: str, kind: type[StrEnum], default: StrEnum, text: str) -> inspect.Parameter:
+def _flag(name: str, default: StrEnum, text: str) -> inspect.Parameter:
     info = typer.Option(
-        f"--{name.replace('_', '-')}",
-        envvar=f"CASSIEQ_{name.upper()}",
-        case_sensitive=False,
-        help=text,
-        rich_help_panel=PANEL,
+        envvar=f"CASSIEQ_{name.upper()}", case_sensitive=False, help=text, rich_help_panel="Logs"
     )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-    )
+    return keyword(name, Annotated[type(default), info], default=default)
 
 
-def logging_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command, which gets them as ``logs``."""
-    added = [
-        _flag("log_level", Level, Level.WARNING, "The least that is logged."),
-        _flag("log_format", Form, Form.TEXT, "Lines for people, or one JSON object each."),
-    ]
-
-    def build(given: dict[str, Any]) -> Logs:
-        return Logs(level=given["log_level"], form=given["log_format"])
-
-    return with_parameters(command, "logs", added, build)
-
-
-def add_logging(job: argparse.ArgumentParser) -> None:
-    """Add the same flags to a job."""
-    group = job.add_argument_group("Logs: also by the variables CASSIEQ_LOG_LEVEL and ..._FORMAT")
-    for name, kind, default in (
-        ("log_level", Level, Level.WARNING),
-        ("log_format", Form, Form.TEXT),
-    ):
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=_one_of(kind),
-            metavar="|".join(kind),
-            default=os.environ.get(f"CASSIEQ_{name.upper()}", default.value),
-        )
-
-
-def logs_of(job: argparse.Namespace) -> Logs:
-    """How a job shall log."""
-    return Logs(level=job.log_level, form=job.log_format)
-
-
-def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """Parse one of an enum's values: argparse checks choices of flags, but not of defaults."""
-
-    def parse(text: str) -> StrEnum:
-        try:
-            return kind(text.lower())
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}") from None
-
-    return parse
+Logged = Annotated[
+    Logs,
+    Flags(
+        (
+            _flag("log_level", Level.WARNING, "The least that is logged."),
+            _flag("log_format", Form.TEXT, "Lines for people, or one JSON object each."),
+        ),
+        lambda flags: Logs(level=flags["log_level"], form=flags["log_format"]),
+    ),
+]
+"""How a command logs, by two flags."""

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, TextIO
 
@@ -37,6 +37,24 @@ def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
 def print_json(*results: Mapping[str, Any]) -> None:
     """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
+
+
+def print_all(
+    results: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    show: Callable[[Any], object] = lambda value: "" if value is None else value,
+) -> None:
+    """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+
+    Args:
+        show: Makes a cell of a value.
+    """
+    if as_json:
+        print_json(*results)
+    elif results:
+        titles = [name.upper().replace("_", " ") for name in results[0]]
+        print_rows(titles, [list(map(show, one.values())) for one in results])
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -12,16 +12,17 @@ import typer
 
 from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED, Commands
-from cassieq_spark.cli.flags import connected, flag_of, with_queue_settings
+from cassieq_spark.cli.flags import Connected, command, flag_of, settings_flags
 from cassieq_spark.cli.output import (
     Json,
+    print_all,
     print_json,
     print_note,
     print_result,
     print_rows,
     show_text,
 )
-from cassieq_spark.cli.settings import Connection, options_of
+from cassieq_spark.cli.settings import options_of
 from cassieq_spark.errors import OptionInvalid, QueueNotFound, UsageError
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.find import QueueInfo
@@ -42,35 +43,33 @@ QueueName = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 
 
-@connected
 def bootstrap(
-    connection: Connection,
+    connection: Connected,
     *,
-    replication: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DATACENTER=N",
-            help="The number of copies in a data centre; repeatable. Default: one copy in this "
-            "data centre, which is only fit for trying out. A keyspace that exists keeps its "
-            "replication, and asking for another one is an error.",
-        ),
-    ] = None,
+    replication: Annotated[list[str] | None, typer.Option(metavar="DATACENTER=N")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create the keyspace and its tables if they are missing."""
+    """Create the keyspace and its tables if they are missing.
+
+    Args:
+        replication: The number of copies in a data centre; repeatable. Default: one copy in this
+            data centre, which is only fit for trying out. A keyspace that exists keeps its
+            replication, and asking for another one is an error.
+
+    Example:
+        cassieq bootstrap --replication datacenter1=3
+    """
     copies = _copies_by_datacenter(replication or [])
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
         print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
 
 
-@app.command()
-@connected
-@with_queue_settings()
+@command(app)
 def create(
     queue: QueueName,
-    connection: Connection,
-    settings: dict[str, Any],
+    connection: Connected,
+    settings: Annotated[dict[str, Any], settings_flags()],
     *,
     as_json: Json = False,
 ) -> None:
@@ -78,6 +77,9 @@ def create(
 
     Settings without a flag come from section `queue` of the configuration file. All others have
     their defaults in a new queue, and stay as they are in one that exists.
+
+    Example:
+        cassieq queue create orders --visibility-timeout 5m --max-deliveries 5
     """
     from_file = connection.file.sections.get("queue", {})
     with connection.open() as client:
@@ -87,10 +89,13 @@ def create(
         print_note(f"Queue {queue!r} was there already, with the settings shown")
 
 
-@app.command("list")
-@connected
-def list_queues(connection: Connection, *, as_json: Json = False) -> None:
-    """List all queues of the keyspace by name."""
+@command(app, "list")
+def list_queues(connection: Connected, *, as_json: Json = False) -> None:
+    """List all queues of the keyspace by name.
+
+    Example:
+        cassieq queue list --json
+    """
     with connection.open() as client:
         found = client.queues()
     if as_json:
@@ -102,31 +107,36 @@ def list_queues(connection: Connection, *, as_json: Json = False) -> None:
         print_rows(["QUEUE", "CREATED", "DATACENTER"], rows)
 
 
-@app.command()
-@connected
-def show(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
-    """Show the settings of a queue, and what is in it."""
+@command(app)
+def show(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+    """Show the settings of a queue, and what is in it.
+
+    Example:
+        cassieq queue show orders
+    """
     with connection.open() as client:
         found = client.queue(queue)
         result = {**_settings(found), "stats": stats_of(found.stats())}
     print_result(result, as_json=as_json)
 
 
-@app.command()
-@connected
-@with_queue_settings(without=FIXED)
+@command(app)
 def alter(
     queue: QueueName,
-    connection: Connection,
-    settings: dict[str, Any],
+    connection: Connected,
+    settings: Annotated[dict[str, Any], settings_flags(without=FIXED)],
     *,
-    reset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SETTING", help="Reset a setting to its default; repeatable."),
-    ] = None,
+    reset: Annotated[list[str] | None, typer.Option(metavar="SETTING")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a queue. Programs that have it open see them within ten seconds."""
+    """Change settings of a queue. Programs that have it open see them within ten seconds.
+
+    Args:
+        reset: Reset a setting to its default; repeatable.
+
+    Example:
+        cassieq queue alter orders --max-deliveries 10
+    """
     changes = {**settings, **dict.fromkeys(map(_setting, reset or []))}
     if both := sorted(settings.keys() & set(map(_setting, reset or []))):
         raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
@@ -138,34 +148,33 @@ def alter(
         print_result(_settings(client.alter_queue(queue, **changes)), as_json=as_json)
 
 
-@app.command()
-@connected
-def scheduled(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
-    """Count the messages that are scheduled, by the hour in which they fall due."""
+@command(app)
+def scheduled(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+    """Count the messages that are scheduled, by the hour in which they fall due.
+
+    Example:
+        cassieq queue scheduled orders
+    """
     with connection.open() as client:
         found = client.queue(queue).scheduled()
-    if as_json:
-        print_json(
-            *(
-                {
-                    "from": show_time(one.due_from),
-                    "priority": one.priority,
-                    "messages": one.messages,
-                }
-                for one in found
-            )
-        )
-    elif found:
-        rows = [[show_time(one.due_from), str(one.priority), str(one.messages)] for one in found]
-        print_rows(["FROM", "PRIORITY", "MESSAGES"], rows)
+    print_all(
+        [
+            {"from": show_time(one.due_from), "priority": one.priority, "messages": one.messages}
+            for one in found
+        ],
+        as_json=as_json,
+    )
 
 
-@app.command()
-@connected
+@command(app)
 def purge(
-    queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
+    queue: QueueName, connection: Connected, *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Drop all messages of a queue: visible, leased, delayed and dead."""
+    """Drop all messages of a queue: visible, leased, delayed and dead.
+
+    Example:
+        cassieq queue purge orders --yes
+    """
     question = f"Drop all messages of queue {queue!r}?"
     can_ask(question, yes=yes)
     with connection.open() as client:
@@ -175,28 +184,27 @@ def purge(
         print_result({"queue": queue, "purged": found.purge()}, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def delete(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
-    if_empty: Annotated[
-        bool, typer.Option("--if-empty", help="Delete it only if it holds no message.")
-    ] = False,
-    if_unused: Annotated[
-        bool, typer.Option("--if-unused", help="Delete it only if no message is in flight.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Delete it although other queues send their dead messages to it."
-        ),
-    ] = False,
+    if_empty: bool = False,
+    if_unused: bool = False,
+    force: bool = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a queue with all it holds."""
+    """Delete a queue with all it holds.
+
+    Args:
+        if_empty: Delete it only if it holds no message.
+        if_unused: Delete it only if no message is in flight.
+        force: Delete it although other queues send their dead messages to it.
+
+    Example:
+        cassieq queue delete orders --yes
+    """
     question = f"Delete queue {queue!r} with all it holds?"
     can_ask(question, yes=yes)
     with connection.open() as client:

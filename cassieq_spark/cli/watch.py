@@ -14,10 +14,10 @@ from rich.table import Table
 
 from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import Interrupt
-from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.flags import Connected
 from cassieq_spark.cli.output import Json, print_error, print_json
 from cassieq_spark.cli.queue import stats_of
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import seconds
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueNotFound
@@ -30,27 +30,26 @@ COLUMNS = ("visible", "invisible", "delayed", "dead")
 SHORTEST_S = 0.1
 
 
-@connected
 def watch(
-    connection: Connection,
+    connection: Connected,
     queues: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUEUE",
-            help="Default: all queues, including new ones.",
-            autocompletion=queue_names,
-        ),
+        list[str] | None, typer.Argument(metavar="QUEUE", autocompletion=queue_names)
     ] = None,
     *,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="The time from one look to the next.")
-    ] = "1s",
-    count: Annotated[
-        int | None, typer.Option(min=1, help="End after this many looks. Default: at Ctrl-C.")
-    ] = None,
+    interval: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    count: Annotated[int | None, typer.Option(min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere."""
+    """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
+
+    Args:
+        queues: Default: all queues, including new ones.
+        interval: The time from one look to the next.
+        count: End after this many looks. Default: at Ctrl-C.
+
+    Example:
+        cassieq watch orders --interval 5s
+    """
     interval_s = seconds("--interval", interval) or 0
     if interval_s < SHORTEST_S:
         raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
