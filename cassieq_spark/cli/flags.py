@@ -22,6 +22,7 @@ from cassieq_spark.cli.settings import (
     queue_setting,
 )
 from cassieq_spark.options import Option
+from cassieq_spark.options.option import named_in, parts_of
 from cassieq_spark.options.values import show_seconds
 
 Command = Callable[..., Any]
@@ -47,7 +48,13 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
     """
 
     def add(function: Command) -> Command:
-        text, meanings, example = _parts_of(inspect.getdoc(function) or "")
+        parts = parts_of(function)
+        text, example = parts.pop("").strip(), parts.pop("Example", "").strip()
+        meanings = {
+            name: _Meaning(meaning, None if panel == "Args" else panel)
+            for panel, part in parts.items()
+            for name, meaning in named_in(part).items()
+        }
         signature = inspect.signature(function, eval_str=True)
         built: dict[str, Flags] = {}
         shown: list[inspect.Parameter] = []
@@ -80,19 +87,6 @@ class _Meaning(NamedTuple):
 
     text: str | None = None
     panel: str | None = None
-
-
-def _parts_of(docstring: str) -> tuple[str, dict[str, _Meaning], str]:
-    """The text of a command's docstring, the meaning of each argument, and the example."""
-    text, *named = re.split(r"^(\w+):\n", docstring, flags=re.MULTILINE)
-    parts = dict(zip(named[::2], named[1::2], strict=True))
-    example = parts.pop("Example", "").strip()
-    meanings = {
-        name: _Meaning(" ".join(meaning.split()), None if panel == "Args" else panel)
-        for panel, part in parts.items()
-        for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE)
-    }
-    return text.strip(), meanings, example
 
 
 def _notes_of(one: inspect.Parameter) -> tuple[object, ...]:

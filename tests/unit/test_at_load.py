@@ -8,7 +8,7 @@ import pytest
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options.at_load import check_load
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
 
 HERE = {"contactpoints": "127.0.0.1", "queue": "orders"}
 
