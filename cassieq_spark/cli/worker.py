@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from math import inf
 from typing import Annotated
 
 import typer
@@ -18,7 +19,8 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.worker.function import check_name
-from cassieq_spark.worker.work import WorkSettings, work
+from cassieq_spark.worker.slot import WorkSettings
+from cassieq_spark.worker.work import work
 
 DEFAULT = Backoff()
 
@@ -71,15 +73,16 @@ def worker(
         cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
     """
     logs.start()
+    idle_s = seconds("--idle-timeout", idle_timeout)
     processes = concurrency or os.cpu_count() or 1
     settings = WorkSettings(
         function=check_name(function),
         concurrency=processes,
         prefetch=prefetch or 2 * processes,
         visibility_s=seconds("--visibility-timeout", visibility_timeout),
-        timeout_s=_positive("--timeout", timeout),
+        timeout_s=_positive("--timeout", timeout) or inf,
         grace_s=seconds("--grace", grace) or 0.0,
-        idle_s=seconds("--idle-timeout", idle_timeout),
+        idle_s=inf if idle_s is None else idle_s,
         priority_at_least=priority_at_least,
         backoff=Backoff(
             base_s=seconds("--backoff", backoff) or 0.0,
@@ -95,7 +98,7 @@ def worker(
                 "for ever. Set max-deliveries and dead-letter-queue with cassieq queue alter",
                 logging.WARNING,
             )
-        if settings.timeout_s is None:
+        if timeout is None:
             logs.note(
                 f"There is no --timeout: a message is renewed for as long as {function} runs, for "
                 "ever if it hangs"

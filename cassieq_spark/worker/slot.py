@@ -6,29 +6,34 @@ work failed or its process died, and not because it took long.
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import dataclass, field
 from math import inf
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import Final, assert_never
 
+from cassieq_spark.client import Client
+from cassieq_spark.clock import Clock
 from cassieq_spark.entropy import generator, system
-from cassieq_spark.errors import CassieqError, ClientClosed, FunctionInvalid, ReceiptExpired
+from cassieq_spark.errors import (
+    CassieqError,
+    ClientClosed,
+    FunctionInvalid,
+    QueueDeleted,
+    ReceiptExpired,
+    StoreError,
+)
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.message import us_of
+from cassieq_spark.model.backoff import Backoff
+from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Message, us_of
 from cassieq_spark.worker.child import Done, Failed, Ready, Refused
-from cassieq_spark.worker.process import LOOK_S, Died, Process
+from cassieq_spark.worker.process import Died, Process
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.model.backoff import Backoff
-    from cassieq_spark.queue.consumer import Consumer
-    from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.message import Message
+LOOK_S: Final = 1.0
+"""How long an idle slot waits for a message, before it looks after its process: as rarely an idle
+consumer looks."""
 
 RENEWED_AT: Final = 3
 """A lease is renewed when this fraction of it is left."""
@@ -48,67 +53,88 @@ _logger = get_logger("worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What all slots do with a message.
+class WorkSettings:
+    """How a worker works.
 
     Attributes:
-        visibility_s: A renewed lease ends so much later.
-        timeout_s: A function that runs for longer is stopped, and has failed.
-        now_us: The cluster's time.
-        within: Limits what the store is asked for in a block, in seconds.
+        function: As ``module:function``.
+        concurrency: The number of processes.
+        prefetch: How many messages wait here for a free process, leased.
+        visibility_s: The length of a lease, which is renewed; default: the queue's.
+        timeout_s: How long the function may run for one message; then it is stopped, and has
+            failed.
+        grace_s: How long functions may go on after a stop.
+        idle_s: End when no message came for this long.
     """
 
     function: str
-    queue: Queue
-    visibility_s: float
-    timeout_s: float
-    backoff: Backoff
-    now_us: Callable[[], int]
-    within: Callable[[float], AbstractContextManager[None]]
-    clock: Clock
-    rng: random.Random = field(default_factory=generator)
+    concurrency: int
+    prefetch: int
+    visibility_s: float | None = None
+    timeout_s: float = inf
+    grace_s: float = 30.0
+    idle_s: float = inf
+    priority_at_least: int = 0
+    backoff: Backoff = field(default_factory=Backoff)
 
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """What the slots of a worker share with the thread that gets messages.
+    """What the slots of a worker share.
 
     Attributes:
-        messages: Taken by whichever slot is free.
-        free: As many as slots that are ready and wait. Whoever puts a message takes one of them.
+        visibility_s: A renewed lease ends so much later.
         changed: Set when a slot is ready, or cannot be.
         ready: How many processes have found the function so far.
         refused: Why the last one did not.
-        consumer: Set before the first message comes.
+        begun: Set when messages may be got from the consumer, or the worker stops.
+        last_s: When the last message came, monotonic.
+        failure: The queue is gone.
         ends_at: The moment from which no function runs on, monotonic; infinite until a stop.
-        is_stopping: Slots end when their message is settled.
+        stopped: Set when slots shall end, each when its message is settled.
     """
 
-    messages: SimpleQueue[Message] = field(default_factory=SimpleQueue)
-    free: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    settings: WorkSettings
+    client: Client
+    queue: Queue
+    consumer: Consumer
+    visibility_s: float
+    clock: Clock
+    rng: random.Random = field(default_factory=generator)
     changed: threading.Event = field(default_factory=threading.Event)
     ready: int = 0
     refused: FunctionInvalid | None = None
-    consumer: Consumer | None = None
+    begun: threading.Event = field(default_factory=threading.Event)
+    last_s: float = 0.0
+    failure: QueueDeleted | None = None
     ends_at: float = inf
-    is_stopping: bool = False
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def tell(self, name: str, message: Message, **more: object) -> None:
+        """Log an event about a message."""
+        event(_logger, name, queue=self.queue.name, message=message.message_id, **more)
 
 
 class Slot:
-    """One thread with one process, which is replaced when it dies."""
+    """One thread with one process, which is replaced when it dies.
 
-    def __init__(self, task: Task, shared: Shared, number: int) -> None:
-        self._task = task
+    Attributes:
+        is_busy: Whether its function runs, or its process begins.
+    """
+
+    def __init__(self, shared: Shared, number: int) -> None:
         self._shared = shared
-        self._clock = task.clock
+        self._clock = shared.clock
         self._process: Process | None = None
+        self.is_busy = True
         self.thread = threading.Thread(target=self._run, name=f"cassieq-worker-{number}")
 
     def _run(self) -> None:
         try:
             while (process := self._started()) is not None:
-                self._shared.free.release()
                 self._serve(process)
+        except QueueDeleted as error:
+            self._shared.failure = error
         finally:
             if self._process is not None:
                 self._process.end()
@@ -116,20 +142,21 @@ class Slot:
     def _started(self) -> Process | None:
         """A process that waits for a message; None: the worker stops."""
         attempt = 0
-        while not self._shared.is_stopping:
+        self.is_busy = True
+        while not self._shared.stopped.is_set():
             process, failure = self._attempt()
             if process is not None:
                 return process
             if failure is not None:
                 self._tell(failure)
                 pause_s = min(LONGEST_RESTART_S, system.jitter(RESTART_S, attempt))
-                self._pause_until(self._clock.monotonic() + pause_s)
+                self._shared.stopped.wait(pause_s)
                 attempt += 1
         return None
 
     def _attempt(self) -> tuple[Process | None, FunctionInvalid | None]:
         """A process that has found the function, or why there is none."""
-        name = self._task.function
+        name = self._shared.settings.function
         try:
             process = self._process = Process(name, self._clock)
         except OSError as error:
@@ -155,42 +182,40 @@ class Slot:
         self._shared.refused = failure
         self._shared.changed.set()
         if self._shared.ready:  # else the error ends the worker
-            name = self._task.queue.name
-            event(_logger, "worker_process_failed", queue=name, error=str(failure))
+            self._tell_of_process(str(failure))
 
-    def _pause_until(self, moment_s: float) -> None:
-        while not self._shared.is_stopping and (left_s := moment_s - self._clock.monotonic()) > 0:
-            self._clock.wait(min(left_s, 0.1))
+    def _tell_of_process(self, error: str) -> None:
+        event(_logger, "worker_process_failed", queue=self._shared.queue.name, error=error)
 
     def _until_stop(self) -> float:
-        return -inf if self._shared.is_stopping else inf
+        return -inf if self._shared.stopped.is_set() else inf
 
     def _serve(self, process: Process) -> None:
         """Work on messages until the process has to be replaced, or the worker stops."""
-        while True:
+        shared = self._shared
+        shared.begun.wait()
+        while not shared.stopped.is_set():
+            self.is_busy = False
             message = self._next()
             if message is None:
-                if self._shared.is_stopping:
-                    return
-                if process.is_alive or not self._shared.free.acquire(blocking=False):
-                    continue  # or a message is on its way to this slot
-                event(
-                    _logger,
-                    "worker_process_failed",
-                    queue=self._task.queue.name,
-                    error="it ended while it was idle",
-                )
-                self._replace(process)
+                if process.is_alive:
+                    continue
+                self._tell_of_process("it ended while it was idle")
+                break
+            shared.last_s = self._clock.monotonic()
+            self.is_busy = True
+            if shared.stopped.is_set():
+                # Nobody has seen it: another worker gets it at once.
+                self._release(message, is_counted=False)
                 return
             if not process.send(message):
-                # Nobody has seen it: another slot, or another worker, gets it at once.
                 self._release(message, is_counted=False)
-                self._replace(process)
-                return
+                break
             if not self._work(process, message):
-                self._replace(process)
-                return
-            self._shared.free.release()
+                break
+        else:
+            return
+        self._replace(process)
 
     def _replace(self, process: Process) -> None:
         process.kill()
@@ -198,15 +223,20 @@ class Slot:
 
     def _next(self) -> Message | None:
         try:
-            return self._shared.messages.get(timeout=LOOK_S)
-        except Empty:
+            return self._shared.consumer.get(LOOK_S)
+        except ClientClosed:  # the worker stops
+            return None
+        except QueueDeleted:
+            raise
+        except StoreError:  # the consumer has logged it, and goes on
+            self._shared.stopped.wait(RETRY_S)
             return None
 
     def _work(self, process: Process, message: Message) -> bool:
         """Wait for the function, and settle its message. False: the process cannot be used on."""
-        lease, age = _Renewal(self._task, message), _Age(self._task, message)
+        lease, age = _Renewal(self._shared, message), _Age(self._shared, message)
         began = self._clock.monotonic()
-        times_out_at = began + self._task.timeout_s
+        times_out_at = began + self._shared.settings.timeout_s
 
         def wake() -> float:
             until = min(times_out_at, self._shared.ends_at)
@@ -231,8 +261,7 @@ class Slot:
                 if times_out_at <= self._shared.ends_at:
                     self._failed(message, f"stopped after {took_s:.1f} s: --timeout is over")
                 else:
-                    name, number = self._task.queue.name, message.message_id
-                    event(_logger, "worker_stopped_function", queue=name, message=number)
+                    self._shared.tell("worker_stopped_function", message)
                     # The function has seen it, so the delivery counts: its fence is used up.
                     self._release(message)
                 return False
@@ -240,102 +269,73 @@ class Slot:
                 assert_never(found)
 
     def _done(self, message: Message) -> None:
-        consumer = self._shared.consumer
-        assert consumer is not None  # noqa: S101 - the message came from it
         try:
             try:
-                consumer.ack(message)
+                self._shared.consumer.ack(message)
             except ClientClosed:  # the worker stops
-                self._task.queue.ack(message)
+                self._shared.queue.ack(message)
         except CassieqError as error:
-            self._not_settled(message, error)
+            self._shared.tell("worker_not_settled", message, error=str(error))
 
     def _failed(self, message: Message, error: str) -> None:
-        task = self._task
-        delay_s = task.backoff.delay_s(message.delivery_count, task.rng.random())
-        event(
-            _logger,
-            "worker_failed",
-            queue=task.queue.name,
-            message=message.message_id,
-            deliveries=message.delivery_count,
-            delay_s=round(delay_s, 1),
-            error=error,
+        shared, count = self._shared, message.delivery_count
+        delay_s = shared.settings.backoff.delay_s(count, shared.rng.random())
+        shared.tell(
+            "worker_failed", message, deliveries=count, delay_s=round(delay_s, 1), error=error
         )
         self._release(message, delay_s=delay_s)
 
     def _release(self, message: Message, *, delay_s: float = 0.0, is_counted: bool = True) -> None:
         try:
-            self._task.queue.release(message, delay=delay_s, is_counted=is_counted)
+            self._shared.queue.release(message, delay=delay_s, is_counted=is_counted)
         except CassieqError as error:
-            self._not_settled(message, error)
-
-    def _not_settled(self, message: Message, error: CassieqError) -> None:
-        event(
-            _logger,
-            "worker_not_settled",
-            queue=self._task.queue.name,
-            message=message.message_id,
-            error=str(error),
-        )
+            self._shared.tell("worker_not_settled", message, error=str(error))
 
 
 class _Renewal:
     """Renews the lease of one message for as long as the function runs."""
 
-    def __init__(self, task: Task, message: Message) -> None:
-        self._task = task
+    def __init__(self, shared: Shared, message: Message) -> None:
+        self._shared = shared
         self._message = message
         assert message.visible_until is not None  # noqa: S101 - it was got, not peeked at
-        left_s = (us_of(message.visible_until) - task.now_us()) / 1e6
-        self._at = task.clock.monotonic() + left_s - task.visibility_s / RENEWED_AT
+        left_s = (us_of(message.visible_until) - shared.client.now_us()) / 1e6
+        self._at = shared.clock.monotonic() + left_s - shared.visibility_s / RENEWED_AT
 
     def renewed(self) -> float:
         """Renew the lease if that is due, and return when it is due next, monotonic."""
-        task, message = self._task, self._message
-        if task.clock.monotonic() < self._at:
+        shared, message = self._shared, self._message
+        if shared.clock.monotonic() < self._at:
             return self._at
         try:
             # The timeout of the function is not noticed meanwhile.
-            with task.within(task.visibility_s / RENEWED_AT / 2):
-                task.queue.extend(message, task.visibility_s)
+            with shared.client.store.session.within(shared.visibility_s / RENEWED_AT / 2):
+                shared.queue.extend(message, shared.visibility_s)
         except ReceiptExpired:
-            event(_logger, "worker_lease_lost", queue=task.queue.name, message=message.message_id)
+            shared.tell("worker_lease_lost", message)
             self._at = inf
         except CassieqError as error:
-            event(
-                _logger,
-                "worker_lease_failed",
-                queue=task.queue.name,
-                message=message.message_id,
-                error=str(error),
-            )
-            self._at = task.clock.monotonic() + RETRY_S
+            shared.tell("worker_lease_failed", message, error=str(error))
+            self._at = shared.clock.monotonic() + RETRY_S
         else:
             kept = 1 - 1 / RENEWED_AT
-            self._at = task.clock.monotonic() + task.visibility_s * kept
+            self._at = shared.clock.monotonic() + shared.visibility_s * kept
         return self._at
 
 
 class _Age:
     """Tells of a function that runs for long: it may hang, and its message is kept from others."""
 
-    def __init__(self, task: Task, message: Message) -> None:
-        self._task = task
+    def __init__(self, shared: Shared, message: Message) -> None:
+        self._shared = shared
         self._message = message
-        self._began = task.clock.monotonic()
-        self._next_s = LONG * task.visibility_s
+        self._began = shared.clock.monotonic()
+        self._next_s = LONG * shared.visibility_s
 
     def told(self) -> float:
         """Tell of it if that is due, and return when it is due next, monotonic."""
-        age_s = self._task.clock.monotonic() - self._began
+        age_s = self._shared.clock.monotonic() - self._began
         if age_s >= self._next_s:
-            event(
-                _logger,
-                "worker_function_runs",
-                queue=self._task.queue.name,
-                message=self._message.message_id,
-                age_s=round(age_s, 1),
-            )
+            self._shared.tell("worker_function_runs", self._message, age_s=round(age_s, 1))
             self._next_s = 2 * age_s
         return self._began + self._next_s
