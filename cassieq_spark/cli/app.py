@@ -17,18 +17,16 @@ from cassieq_spark.cli import (
     account,
     cassandra,
     dead,
-    exporter,
     load,
     messages,
     queue,
     repair,
     serve,
-    watch,
     worker,
 )
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import Connected, command
-from cassieq_spark.cli.outage import TerminalHandler
+from cassieq_spark.cli.logs import TerminalHandler
 from cassieq_spark.cli.output import Json, print_all, print_note, say
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
@@ -75,9 +73,9 @@ def job_path(job: str) -> None:
 
 
 for _one in (
-    *(messages.put, messages.get, messages.ack, messages.cancel, messages.peek, watch.watch),
+    *(messages.put, messages.get, messages.ack, messages.cancel, messages.peek, queue.watch),
     *(load.produce, load.consume, worker.worker, queue.bootstrap, repair.repair, serve.serve),
-    *(exporter.exporter, job_path, config),
+    *(serve.exporter, job_path, config),
 ):
     command(app)(_one)
 for _name, _group in {

@@ -9,8 +9,7 @@ import typer
 
 from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import command
-from cassieq_spark.cli.output import Json, print_note, print_result, say
-from cassieq_spark.cli.progress import working
+from cassieq_spark.cli.output import Json, print_note, print_result, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars

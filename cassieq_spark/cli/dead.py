@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
-from cassieq_spark.cli.flags import Connected, Time, command
+from cassieq_spark.cli.flags import Connected, Time, command, queue_names
 from cassieq_spark.cli.messages import show_body
 from cassieq_spark.cli.output import (
     Json,
@@ -23,8 +22,8 @@ from cassieq_spark.cli.output import (
     print_problem,
     print_result,
     show_text,
+    working,
 )
-from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of

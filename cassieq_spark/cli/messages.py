@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from cassieq_spark.cli import files
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text
@@ -22,12 +22,14 @@ from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
+    BodyInvalid,
     CassieqError,
     OptionInvalid,
     PutAmbiguous,
     ReceiptInvalid,
     UsageError,
 )
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import arguments, values
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
@@ -44,6 +46,10 @@ LOOK_S = 1.0
 """How long one get of a long wait lasts before Ctrl-C is noticed, never between a claim and its
 receipts.
 """
+
+READ_BYTES: Final = 256 * 1024
+
+STDIN: Final = "-"
 
 PriorityAtLeast = Annotated[
     int,
@@ -90,8 +96,8 @@ def put(
     Example:
         cassieq put orders 'one message' --delay 5m
     """
-    batches = _bodies(bodies or [], file)
-    is_one = bodies != [files.STDIN] and len(bodies or []) <= 1
+    found = _bodies(bodies or [], file)
+    is_one = bodies != [STDIN] and len(bodies or []) <= 1
     for flag, value in (("--message-id", message_id), ("--dedup-key", dedup_key)):
         if value is not None and not is_one:
             raise UsageError(f"{flag} names one message. Give one body, or --file")
@@ -109,7 +115,7 @@ def put(
     }
     with connection.open() as client:
         opened = client.queue(queue)
-        for batch in batches:
+        for batch in found:
             try:
                 _print_put(opened.put_many(batch, **more), as_json=as_json)
             except PutAmbiguous as error:
@@ -301,10 +307,10 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
             "give the messages in one way: bodies, '-' for the lines of standard input, or --file"
         )
     if file is not None:
-        return iter([[files.whole(file)]])
-    if bodies == [files.STDIN]:
-        return files.batches()
-    if files.STDIN in bodies:
+        return iter([[whole(file)]])
+    if bodies == [STDIN]:
+        return batches()
+    if STDIN in bodies:
         raise UsageError(
             "'-' is standard input and must stand alone. Put the other bodies with another command"
         )
@@ -324,11 +330,9 @@ def _header(given: str) -> tuple[str, str]:
 
 
 def _receipts(given: list[str]) -> Iterator[list[str]]:
-    if given != [files.STDIN]:
+    if given != [STDIN]:
         return iter([given])
-    return (
-        found for batch in files.batches() if (found := [_receipt(one) for one in batch if one])
-    )
+    return (found for batch in batches() if (found := [_receipt(one) for one in batch if one]))
 
 
 def _receipt(line: bytes) -> str:
@@ -343,3 +347,54 @@ def _receipt(line: bytes) -> str:
             "a line of standard input is JSON without a 'receipt'. Pass lines that `get --json` "
             "printed, or receipts alone"
         ) from error
+
+
+def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
+    r"""Lines without their ``\n``, as many together as one read brings.
+
+    So ``cat file`` goes in large batches, and ``tail -f`` line by line, without a timer.
+
+    Raises:
+        BodyInvalid: A line is longer than a body may be; it is not kept in memory to its end.
+    """
+    stream: BinaryIO = sys.stdin.buffer if source is None else source
+    rest = b""
+    number = 0
+    while read := _read_some(stream):
+        *lines, rest = (rest + read).split(b"\n") if b"\n" in read else (rest + read,)
+        if len(rest) > MAX_BODY_BYTES:
+            raise BodyInvalid(
+                f"line {number + len(lines) + 1} of standard input has more than "
+                f"{MAX_BODY_BYTES:,} bytes, which is the limit of a body; the {number:,} lines "
+                "before it are put. If the whole input is one message, use --file -"
+            )
+        if lines:
+            yield lines
+        number += len(lines)
+    if rest:
+        yield [rest]
+
+
+def whole(path: Path) -> bytes:
+    """Read a file as one body; ``-`` is standard input.
+
+    Raises:
+        OptionInvalid: It cannot be read.
+    """
+    # One byte more than allowed is enough for the error that says so.
+    try:
+        if str(path) == STDIN:
+            return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise OptionInvalid(
+            f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
+        ) from error
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    """Read what is there, at least one byte; none at the end."""
+    read_now = getattr(stream, "read1", stream.read)
+    found: bytes = read_now(READ_BYTES)
+    return found

@@ -1,29 +1,41 @@
-"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; also ``bootstrap``."""
+"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; ``bootstrap``, ``watch``."""
 
 from __future__ import annotations
 
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from cassieq_spark.cli.complete import queue_names
-from cassieq_spark.cli.exits import FAILED, Commands
-from cassieq_spark.cli.flags import Connected, command, flag_of, settings_flags
+from cassieq_spark.cli.exits import FAILED, Commands, Interrupt
+from cassieq_spark.cli.flags import Connected, command, flag_of, queue_names, settings_flags
 from cassieq_spark.cli.output import (
     Json,
     print_all,
+    print_error,
     print_json,
     print_note,
     print_result,
     print_rows,
     show_text,
 )
-from cassieq_spark.cli.settings import options_of
-from cassieq_spark.errors import OptionInvalid, QueueNotFound, UsageError
+from cassieq_spark.cli.settings import options_of, seconds
+from cassieq_spark.client import Client
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import (
+    CassieqError,
+    OptionInvalid,
+    QueueDeleted,
+    QueueNotFound,
+    UsageError,
+)
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
@@ -306,3 +318,109 @@ def ask(question: str) -> None:
     if not typer.confirm(question, err=True):
         print_note("Nothing was done")
         raise typer.Exit(FAILED)
+
+
+COLUMNS = ("visible", "invisible", "delayed", "dead")
+
+SHORTEST_S = 0.1
+
+
+def watch(
+    connection: Connected,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", autocompletion=queue_names)
+    ] = None,
+    *,
+    interval: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    count: Annotated[int | None, typer.Option(min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
+
+    Args:
+        queues: Default: all queues, including new ones.
+        interval: The time from one look to the next.
+        count: End after this many looks. Default: at Ctrl-C.
+
+    Example:
+        cassieq watch orders --interval 5s
+    """
+    interval_s = seconds("--interval", interval) or 0
+    if interval_s < SHORTEST_S:
+        raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
+    clock = SystemClock()
+    is_table = not as_json and sys.stdout.isatty()
+    with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
+        looker = _Looker(client, queues or [])
+        looks = 0
+        while not interrupt:
+            try:
+                found = looker.look()
+            except CassieqError as error:
+                if not error.retriable:
+                    raise
+                # An observer outlives what it observes: nodes come back.
+                print_error(error)
+            else:
+                _show(found, live, show_time(time_of(clock.now_us())))
+            looks += 1
+            if looks == count:
+                break
+            # Count from the end of a look: one that takes longer than the interval is no busy loop.
+            interrupt.pause_until(clock, clock.monotonic() + interval_s)
+        interrupt.end(is_done=count is None or looks == count)
+
+
+class _Looker:
+    """The queues that are watched, opened once."""
+
+    def __init__(self, client: Client, names: list[str]) -> None:
+        self._client = client
+        self._names = names
+        self._opened: dict[str, Queue] = {}
+
+    def look(self) -> dict[str, QueueStats]:
+        """Return the statistics of each queue; of all queues, those being deleted are left out."""
+        found = {}
+        before, self._opened = self._opened, {}
+        for name in self._names or [one.name for one in self._client.queues()]:
+            try:
+                queue = before.get(name) or self._client.queue(name)
+                found[name] = queue.stats()
+            except (QueueDeleted, QueueNotFound):
+                if self._names:
+                    raise
+            else:
+                self._opened[name] = queue
+        return found
+
+
+@contextmanager
+def _table(is_wanted: bool) -> Iterator[Live | None]:
+    if not is_wanted:
+        yield None
+        return
+    # Nothing is drawn between looks: no thread draws an old look again.
+    with Live(console=Console(), auto_refresh=False) as live:
+        yield live
+
+
+def _show(found: dict[str, QueueStats], live: Live | None, at: str | None) -> None:
+    if live is None:
+        print_json(*({"at": at, "queue": name, **stats_of(one)} for name, one in found.items()))
+        return
+    live.update(_rendered(found, at), refresh=True)
+
+
+def _rendered(found: dict[str, QueueStats], at: str | None) -> Table:
+    table = Table(caption=at)
+    table.add_column("queue", overflow="fold")
+    for name in (*COLUMNS, "oldest"):
+        table.add_column(name, justify="right")
+    table.add_column("consumers", overflow="fold")
+    for name, one in found.items():
+        numbers: list[Any] = [getattr(one, column) for column in COLUMNS]
+        oldest = "" if one.oldest_age is None else f"{one.oldest_age:,.1f} s"
+        holders = ", ".join(f"{who} {number:,}" for who, number in one.consumers.items())
+        table.add_row(name, *(f"{number:,}" for number in numbers), oldest, holders)
+    return table

@@ -2,31 +2,81 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
-from cassieq_spark.cli.files import check_report_file, write_metrics
-from cassieq_spark.cli.flags import Connected
+from cassieq_spark.cli.flags import Connected, queue_names
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.output import (
     Json,
+    cannot_write,
     print_json,
     print_problem,
     print_result,
     print_rows,
     say,
+    working,
 )
-from cassieq_spark.cli.progress import working
-from cassieq_spark.errors import UsageError
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.repair import outcome
+from cassieq_spark.repair.report import RepairReport, VerifyReport
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    from cassieq_spark.repair.report import RepairReport, VerifyReport
+def check_report_file(path: str | None, option: str = "--report") -> None:
+    """Refuse a file that cannot be written, before a pass has spent its time.
+
+    Raises:
+        OptionInvalid: The folder does not exist, or this user may not write there.
+    """
+    if path is None:
+        return
+    file = Path(path)
+    target = file if file.exists() else file.parent
+    if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise OptionInvalid(
+            f"{option} {path} cannot be written. Name a file in a folder that exists and that "
+            "this user may write to"
+        )
+
+
+def write_report(path: str | None, report: Mapping[str, Any]) -> None:
+    """Write the report as JSON, if a file is given.
+
+    Raises:
+        OutputFailed: The disk is full, for example. The work is done.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise cannot_write(f"--report {path}", error) from error
+
+
+def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None:
+    """Write what is known of a pass over all queues for node_exporter, if a file is given.
+
+    Raises:
+        OutputFailed: The disk is full, for example. The work is done.
+    """
+    if path is None:
+        return
+    outcome.note(report, SystemClock().now_us())
+    # node_exporter may read at any time, and reads *.prom only: it never finds half a file.
+    half = Path(f"{path}.{os.getpid()}")
+    try:
+        half.write_text(outcome.as_text(), "utf-8")
+        half.replace(path)
+    except OSError as error:
+        raise cannot_write(f"--metrics-file {path}", error) from error
 
 
 def repair(

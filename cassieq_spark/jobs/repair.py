@@ -13,16 +13,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import FAILED, ended_by, exit_codes, run_job
-from cassieq_spark.cli.files import check_report_file, write_metrics, write_report
 from cassieq_spark.cli.flags import ConnectionGiven, Time, command
 from cassieq_spark.cli.logs import Logged, Logs
 from cassieq_spark.cli.output import print_note, print_problem
 from cassieq_spark.cli.repair import (
     changed,
     check_metrics_file,
+    check_report_file,
     is_for_a_program,
     only_one,
     show,
+    write_metrics,
+    write_report,
 )
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
