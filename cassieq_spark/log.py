@@ -1,16 +1,21 @@
 """Log structured events on stdlib ``logging``: stable event names, fields as ``extra``.
 
-This library runs inside other people's drivers and executors: their handlers and levels apply.
+This library runs inside other people's drivers and executors: their handlers and levels apply. The
+event loop must not wait for those handlers, so its records are deferred.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-
-from cassieq_spark import deferred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,10 +209,93 @@ def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
     if logger.isEnabledFor(known.level):
         text = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         extra = {"event": name, "fields": fields}
-        deferred.log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
+        log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
 
 
 def _shown(value: object) -> str:
     """Quote a value whose blanks or line ends would make two fields, or two records, of one."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+
+
+DEFERRED_S: Final = 0.1
+"""The time that a deferred record waits for a call that ends and writes it."""
+
+
+class _Deferring:
+    """Log records of a thread that must not wait for a program's log handlers.
+
+    The next call of `write_deferred` writes them, or a thread does a moment later.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self._records: deque[tuple[logging.Logger, logging.LogRecord]] = deque()
+        self._has_some = threading.Event()
+        self._pause = threading.Event()  # never set
+
+    def begin(self) -> None:
+        """Defer the records of this thread from now on."""
+        self._has_some = threading.Event()
+        self.thread = threading.get_ident()
+        threading.Thread(target=self._write, name="cassieq-log", daemon=True).start()
+
+    def log(
+        self,
+        logger: logging.Logger,
+        level: int,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object],
+        stacklevel: int,
+    ) -> None:
+        """Make a record, as ``logger.log`` does, and keep it for later."""
+        code = sys._getframe(stacklevel)  # noqa: SLF001 - as `logging` does
+        where = code.f_code.co_filename, code.f_lineno
+        self._records.append(
+            (
+                logger,
+                logger.makeRecord(
+                    logger.name, level, *where, text, args, None, code.f_code.co_name, extra
+                ),
+            )
+        )
+        self._has_some.set()
+
+    def write(self) -> None:
+        """Write the records that were kept."""
+        while self._records:
+            try:
+                logger, record = self._records.popleft()
+            except IndexError:
+                return  # another thread writes them
+            try:
+                logger.handle(record)
+            except Exception:  # noqa: BLE001 - a program's handler ends no call, and no thread
+                if logging.raiseExceptions:
+                    traceback.print_exc()
+
+    def _write(self) -> None:
+        while True:
+            self._has_some.wait()
+            self._has_some.clear()
+            self._pause.wait(DEFERRED_S)
+            self.write()
+
+
+kept: Final = _Deferring()
+
+
+def log_of(logger: logging.Logger) -> Callable[..., None]:
+    """Return ``logger.log``, or in a deferring thread a function that keeps the record."""
+    return partial(kept.log, logger) if threading.get_ident() == kept.thread else logger.log
+
+
+def defer_here() -> None:
+    """Defer the records of this thread: it runs an event loop, which a handler would hold up."""
+    kept.begin()
+
+
+def write_deferred() -> None:
+    """Write the records that were deferred."""
+    kept.write()

@@ -18,9 +18,8 @@ from cassieq_spark.cli.settings import seconds
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
-from cassieq_spark.worker.function import check_name
-from cassieq_spark.worker.slot import WorkSettings
-from cassieq_spark.worker.work import work
+from cassieq_spark.worker.child import check_name
+from cassieq_spark.worker.work import WorkSettings, work
 
 DEFAULT = Backoff()
 

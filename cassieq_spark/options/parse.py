@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeVar
 
-from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.errors import (
+    OptionInvalid,
+    OptionUnknown,
+    RowCorrupt,
+    SchemaMismatch,
+    UsageError,
+)
 from cassieq_spark.model.dedup import MAX_WINDOW_S, MIN_WINDOW_S
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import QueueName
@@ -34,6 +40,7 @@ from cassieq_spark.options.option import (
     ENV_PREFIX,
     FOUR_HUNDRED_DAYS_S,
     QUEUE,
+    READING,
     THIRTY_DAYS_S,
     Option,
     Scope,
@@ -485,3 +492,51 @@ def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown
             f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
         )
     return OptionUnknown(f"{name!r} is not an option of {whose}. {' '.join(hints)}")
+
+
+_EITHER: Final = "the cassieq source or the cassieq batch reader"
+
+
+def check_load(given: Mapping[str, Any]) -> None:
+    """Refuse options that fit neither a stream nor a batch.
+
+    What fits one of the two is checked again when Spark makes its reader.
+
+    Raises:
+        OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
+    """
+    refuse_path(given)
+    names = {name.lower() for name in given}
+    known = {one.name.lower(): one for one in OPTIONS if one.scopes & READING}
+    ignored = {one.name.lower() for one in OPTIONS if Scope.SPARK in one.scopes}
+    for name in given:
+        if name.lower() not in known.keys() | ignored:
+            raise unknown(name, _EITHER, known)
+    refused: dict[Scope, UsageError] = {}
+    for scope, parse in ((Scope.SOURCE, parse_source), (Scope.READ, parse_read)):
+        try:
+            parse(given)
+        except UsageError as error:
+            refused[scope] = error
+        else:
+            return
+    own = {
+        scope: sum(known[name].scopes & READING == {scope} for name in names & known.keys())
+        for scope in refused
+    }
+    raise refused[max(own, key=own.__getitem__)]
+
+
+def refuse_path(given: Mapping[str, Any]) -> None:
+    """Refuse the argument of ``load``, ``save`` and ``start``: a queue has no path.
+
+    Raises:
+        OptionInvalid: It is there.
+    """
+    for name, value in given.items():
+        if name.lower() in ("path", "paths"):
+            raise OptionInvalid(
+                f"option {name.lower()!r} is {value!r}, but a path means nothing here. It is the "
+                "argument of load, save or start: leave it out, and name the queue with option "
+                "'queue'"
+            )
