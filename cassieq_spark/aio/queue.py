@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, overload
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.handle import PutArguments, Queue
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.store.process import OfOneProcess
 
@@ -73,16 +72,8 @@ class AsyncQueue(OfOneProcess):
             /,
             bodies: Iterable[bytes],
             *,
-            priority: int | Sequence[int] = 0,
-            key: str | None = None,
-            delay: Seconds | Sequence[Seconds] = 0,
-            due_at: datetime | None = None,
-            ttl: Seconds | None = None,
-            tag: str | None = None,
-            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-            group: str | Sequence[str | None] | None = None,
-            message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: None = None,
+            **more: Unpack[PutArguments],
         ) -> list[str]: ...
 
         @overload
@@ -91,16 +82,8 @@ class AsyncQueue(OfOneProcess):
             /,
             bodies: Iterable[bytes],
             *,
-            priority: int | Sequence[int] = 0,
-            key: str | None = None,
-            delay: Seconds | Sequence[Seconds] = 0,
-            due_at: datetime | None = None,
-            ttl: Seconds | None = None,
-            tag: str | None = None,
-            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-            group: str | Sequence[str | None] | None = None,
-            message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: Sequence[str | None],
+            **more: Unpack[PutArguments],
         ) -> list[PutResult]: ...
 
         async def put_many(self, /, bodies: Iterable[bytes], **more: Any) -> Any: ...

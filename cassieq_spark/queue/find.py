@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.options import QueueSettings
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.caller import in_a_thread
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus

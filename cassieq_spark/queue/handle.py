@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
@@ -46,6 +46,20 @@ Held = Message | str
 LOOK_AGAIN_S: Final = 5.0
 """The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
 s."""
+
+
+class PutArguments(TypedDict, total=False):
+    """The arguments of `Queue.put_many` besides the bodies and their keys."""
+
+    priority: int | Sequence[int]
+    key: str | None
+    delay: Seconds | Sequence[Seconds]
+    due_at: datetime | None
+    ttl: Seconds | None
+    tag: str | None
+    headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
+    group: str | Sequence[str | None] | None
+    message_ids: Sequence[UUID | str | None] | None
 
 
 class Queue(OfOneProcess):
@@ -135,20 +149,7 @@ class Queue(OfOneProcess):
 
     @overload
     def put_many(
-        self,
-        /,
-        bodies: Iterable[bytes],
-        *,
-        priority: int | Sequence[int] = 0,
-        key: str | None = None,
-        delay: Seconds | Sequence[Seconds] = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        group: str | Sequence[str | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
-        dedup_keys: None = None,
+        self, /, bodies: Iterable[bytes], *, dedup_keys: None = None, **more: Unpack[PutArguments]
     ) -> list[str]: ...
 
     @overload
@@ -157,16 +158,8 @@ class Queue(OfOneProcess):
         /,
         bodies: Iterable[bytes],
         *,
-        priority: int | Sequence[int] = 0,
-        key: str | None = None,
-        delay: Seconds | Sequence[Seconds] = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        group: str | Sequence[str | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None],
+        **more: Unpack[PutArguments],
     ) -> list[PutResult]: ...
 
     @blocking
