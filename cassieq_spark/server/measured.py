@@ -17,14 +17,16 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.rest.operation import PREFIX
-from cassieq_spark.server.ui.page import PREFIX as UI
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from cassieq_spark.server.backend import Backend
+
+REST: Final = "/v1"
+UI: Final = "/ui"
+"""The paths of these doors begin so; all others are of SQS."""
 
 UNKNOWN: Final = "unknown"
 """The operation of a request that asks for none that exists."""
@@ -147,7 +149,7 @@ class Measured:
 
 def door_of(path: str) -> str:
     """The door that a path leads to."""
-    if path.startswith(f"{PREFIX}/"):
+    if path.startswith(f"{REST}/"):
         return "rest"
     return "ui" if path == UI or path.startswith(f"{UI}/") else "sqs"
 

@@ -13,8 +13,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest.operation import Raw
-from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.operations import OPERATIONS
+from cassieq_spark.server.rest.call import Raw
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import all_but, pair

@@ -18,7 +18,7 @@ from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.inspect.visible import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
-from cassieq_spark.server.ui.page import QUEUE, Form, Page, Shown
+from cassieq_spark.server.ui.page import Form, Shown
 from cassieq_spark.server.ui.session import GRANTS
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Seen:
     spot: str
 
 
-@Page("messages", "GET", f"{QUEUE}/messages", Right.READ, Peek)
 async def show(visit: Visit) -> Shown:
     """A page of visible messages."""
     given: Peek = visit.given
@@ -92,16 +91,12 @@ async def show(visit: Visit) -> Shown:
 
     found = await visit.backend.reading(lambda: visit.backend.asked(work))
     shown = [seen(one, given.show) for one in found[:TOGETHER]]
-    return Shown(
-        template="messages.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "messages": shown,
-            "show": given.show,
-            "after": given.after,
-            "next": shown[-1].spot if len(found) > TOGETHER else None,
-        },
+    return visit.shown(
+        "messages.html",
+        messages=shown,
+        show=given.show,
+        after=given.after,
+        next=shown[-1].spot if len(found) > TOGETHER else None,
     )
 
 
@@ -212,7 +207,6 @@ class Letter:
     left_out: int
 
 
-@Page("deadLetters", "GET", f"{QUEUE}/dead-letters", Right.READ, Letters)
 async def show_dead(visit: Visit) -> Shown:
     """A page of letters."""
     given: Letters = visit.given
@@ -244,26 +238,21 @@ async def show_dead(visit: Visit) -> Shown:
     backend = visit.backend
     found, at = await backend.reading(lambda: backend.asked(work))
     is_for_dead = may_redrive and await backend.asked(has_sources)
-    return Shown(
-        template="dead.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "letters": [_letter(visit.principal, one, given.show) for one in found],
-            "show": given.show,
-            "filter": {name: getattr(given, name) for name in Filter.model_fields},
-            "given": given.given,
-            "after": given.after,
-            "next": None if at is None else f"{at.lane}:{at.id}",
-            "together": TOGETHER,
-            "at_once": AT_ONCE,
-            "may_redrive": is_for_dead,
-            "is_alive": may_redrive and not is_for_dead,
-        },
+    return visit.shown(
+        "dead.html",
+        letters=[_letter(visit.principal, one, given.show) for one in found],
+        show=given.show,
+        filter={name: getattr(given, name) for name in Filter.model_fields},
+        given=given.given,
+        after=given.after,
+        next=None if at is None else f"{at.lane}:{at.id}",
+        together=TOGETHER,
+        at_once=AT_ONCE,
+        may_redrive=is_for_dead,
+        is_alive=may_redrive and not is_for_dead,
     )
 
 
-@Page("redrive", "POST", f"{QUEUE}/redrive", Right.REDRIVE, RedriveForm)
 async def redrive(visit: Visit) -> Shown:
     """Ask first, with what would become of them; then send them."""
     given: RedriveForm = visit.given
@@ -285,20 +274,16 @@ async def redrive(visit: Visit) -> Shown:
     targets = {
         visit.principal.own_name(name) or ANOTHER: count for name, count in done.by_target.items()
     }
-    return Shown(
-        template="redrive.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "is_done": given.sure,
-            "done": done,
-            "targets": targets,
-            "count": sum(targets.values()),
-            "given": given.given,
-            "spots": given.spot,
-            "all": given.all,
-            "at_once": AT_ONCE,
-        },
+    return visit.shown(
+        "redrive.html",
+        is_done=given.sure,
+        done=done,
+        targets=targets,
+        count=sum(targets.values()),
+        given=given.given,
+        spots=given.spot,
+        all=given.all,
+        at_once=AT_ONCE,
     )
 
 
