@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
@@ -19,12 +19,11 @@ from cassieq_spark.queue.inspect.facts import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
 from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown
-from cassieq_spark.server.ui.picture import STATES, chart, picture
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.inspect.facts import LeaseFacts
+    from cassieq_spark.queue.inspect.facts import BucketFacts, LaneLook, LeaseFacts
     from cassieq_spark.server.repairing import RepairPass
     from cassieq_spark.server.ui.page import Visit
 
@@ -46,6 +45,39 @@ NEEDED: Final = (
     "Other queues send their dead messages to this queue: without it, repair cannot move them. "
     "Nothing was done."
 )
+
+
+class State(NamedTuple):
+    """A state of a bucket, as its picture shows it.
+
+    Attributes:
+        sign: What is written in the square, so that nobody needs to see its colour.
+        kind: The class of its square.
+    """
+
+    sign: str
+    kind: str
+    name: str
+    meaning: str
+
+
+OPEN: Final = State("o", "open", "open", "takes messages")
+SEALED: Final = State("s", "sealed", "sealed", "has messages to give")
+LEASED: Final = State("l", "leased", "leased", "consumers hold some of it")
+DEAD: Final = State("x", "broken", "dead", "some of it waits for repair")
+DRAINED: Final = State("d", "drained", "drained", "all of it is done")
+PREPARED: Final = State("p", "prepared", "prepared", "a transaction of Spark writes it")
+AWAY: Final = State("?", "broken", "unknown", "its row did not answer, or cannot be read")
+STATES: Final = (OPEN, SEALED, LEASED, DEAD, DRAINED, PREPARED, AWAY)
+
+_BY_STATUS: Final = {
+    "open": OPEN,
+    "sealing": OPEN,
+    "writing": PREPARED,
+    "prepared": PREPARED,
+    "void": DRAINED,
+    "drained": DRAINED,
+}
 
 
 class Listing(Strict):
@@ -129,7 +161,7 @@ async def show(visit: Visit) -> Shown:
         labels=dict(queue.labels),
         target=settings[TARGET],
         letters=await _letters(visit, queue.settings.dead_letter_queue),
-        pictures=[picture(lane) for lane in looked.lanes],
+        lanes=[(lane, cells_of(lane)) for lane in looked.lanes],
         lanes_left_out=looked.left_out,
         states=STATES,
         holders=holders_of([lease for _, lease in leases]),
@@ -137,11 +169,30 @@ async def show(visit: Visit) -> Shown:
         leases_left_out=max(0, len(leases) - LEASES),
         now_us=looked.now_us,
         may_read=visit.principal.may(Right.READ, visit.queue),
-        rates=[chart(one) for one in visit.rates.of(visit.queue)],
+        rates=visit.rates.of(visit.queue),
         purged=visit.given.purged,
         may_purge=visit.principal.may(Right.PURGE, visit.queue),
         may_delete=visit.principal.may(Right.DELETE, visit.queue),
     )
+
+
+def cells_of(lane: LaneLook) -> list[tuple[int, State, BucketFacts | None]]:
+    """The buckets of a lane, ascending: each with its state, and its facts if its row answered."""
+    found: dict[int, BucketFacts] = {one.bucket: one for one in lane.buckets}
+    return [(at, state_of(found.get(at)), found.get(at)) for at in sorted({*found, *lane.away})]
+
+
+def state_of(facts: BucketFacts | None) -> State:
+    """What a bucket is shown as; the first that fits."""
+    if facts is None:
+        return AWAY
+    if facts.status != "sealed":
+        return _BY_STATUS.get(facts.status, AWAY)
+    if facts.leased:
+        return LEASED
+    if facts.dead:
+        return DEAD
+    return DRAINED if facts.acked == facts.messages else SEALED
 
 
 async def _letters(visit: Visit, target: str | None) -> int | None:
@@ -222,7 +273,7 @@ async def repairs(visit: Visit) -> Shown:
     """The last turns of this gateway."""
     return visit.shown(
         "repair.html",
-        turns=[_turn(visit, one) for one in visit.repairs.turns],
+        turns=[_turn(visit, one) for one in visit.repairs],
         pause_s=visit.repairs.pause_s,
     )
 
