@@ -17,8 +17,7 @@ from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.guards import Guards
-from cassieq_spark.server.limits import BodyLimit
+from cassieq_spark.server.guards import BodyLimit, Guards
 from cassieq_spark.server.measured import OWN_PATHS, UI, Measured, RequestMetrics, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.door import Door
-    from cassieq_spark.server.limits import Refusal
+    from cassieq_spark.server.guards import Refusal
     from cassieq_spark.server.settings import GatewaySettings
 
 READY_S = 5.0

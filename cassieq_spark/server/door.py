@@ -16,8 +16,10 @@ from starlette.routing import compile_path
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import unless_gone
-from cassieq_spark.server.limits import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.operations import AtAddress, Operation
@@ -67,7 +70,7 @@ class Call:
         Raises:
             AccessError: Its key was disabled, or has lost the right.
         """
-        self.leased += await self.backend.receive(self.queue, most, **wanted)
+        self.leased = await self.backend.receive(self.queue, most, **wanted)
         right = self.operation.right
         if self.leased and right is not None:
             await self.gate.confirm(self.principal, right, self.queue)
@@ -85,6 +88,14 @@ class Call:
         except BaseException:
             self.give_back()
             raise
+
+    async def lane(self) -> Lane:
+        """The queue that it names, opened in the engine's event loop.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        return await open_lane(self.backend.store, QueueName(self.queue))
 
     def give_back(self) -> None:
         """Give back what was leased; it happens in the background."""

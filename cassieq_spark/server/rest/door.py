@@ -15,8 +15,8 @@ from cassieq_spark.server.door import (
     queue_of,
     request_id_of,
 )
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import InParts
-from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import REST, asked_of
 from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Raw

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.queue.message import show_time, time_of
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.rest.call import Answer
 
 if TYPE_CHECKING:

@@ -7,16 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
-from cassieq_spark.model.ids import QueueName
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
 from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server import batches
 from cassieq_spark.server.door import in_turn
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import as_json
-from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.rest import models
 from cassieq_spark.server.rest.call import JSON, RAW, Answer, Raw
 from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
@@ -127,8 +125,7 @@ async def show_letters(call: Call) -> Answer:
 
     async def chosen() -> list[Message]:
         found: list[Message] = []
-        lane = await open_lane(call.backend.store, QueueName(call.queue))
-        async for one in browse(lane):
+        async for one in browse(await call.lane()):
             if is_wanted(one):
                 found.append(one)
             if len(found) == query.max:

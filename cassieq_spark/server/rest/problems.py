@@ -9,7 +9,7 @@ from cassieq_spark import errors
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
 from cassieq_spark.server.door import note_fault, request_id_of
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.turns import Busy
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from cassieq_spark.server import door
-from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource
+from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -51,6 +51,15 @@ class Call(door.Call):
     def get(self, name: str) -> Any:
         """A parameter; None if it was not given."""
         return self.parameters.get(name)
+
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """A parameter that is a number from a range; None if it was not given.
+
+        Raises:
+            SqsError: It is not within the range.
+        """
+        value: int | None = self.get(name)
+        return None if value is None else within(name, value, low, high)
 
     @property
     def number(self) -> str:

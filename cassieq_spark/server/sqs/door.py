@@ -13,9 +13,8 @@ from starlette.routing import compile_path
 
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.door import Door, note_fault, request_id_of
-from cassieq_spark.server.guards import is_signed
+from cassieq_spark.server.guards import Refusal, is_signed
 from cassieq_spark.server.large import InParts
-from cassieq_spark.server.limits import Refusal
 from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs.call import Call
@@ -81,7 +80,6 @@ class SqsDoor(Door):
             beside=self._run_beside,
             failed=noted.failed,
         )
-
         call.take_queue()
 
         async def run() -> Response:

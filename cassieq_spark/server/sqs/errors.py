@@ -97,12 +97,18 @@ def invalid(message: str) -> SqsError:
     return SqsError("InvalidParameterValue", message)
 
 
-def out_of_range(parameter: str, value: int, low: int, high: int) -> SqsError:
-    """The error for a number."""
-    return invalid(
-        f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} and "
-        f"{high}, if provided."
-    )
+def within(parameter: str, value: int, low: int, high: int) -> int:
+    """Return a number if it is within its range.
+
+    Raises:
+        SqsError: It is not.
+    """
+    if not low <= value <= high:
+        raise invalid(
+            f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} "
+            f"and {high}, if provided."
+        )
+    return value
 
 
 def missing(parameter: str) -> SqsError:

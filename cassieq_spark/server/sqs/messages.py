@@ -86,9 +86,9 @@ async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     Returns:
         What shows the messages, which may be large.
     """
-    at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
-    visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
-    wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
+    at_most = call.whole("MaxNumberOfMessages", 1, MOST_IN_BATCH)
+    visibility_s = call.whole("VisibilityTimeout", 0, MOST_VISIBILITY_S)
+    wait_s = call.whole("WaitTimeSeconds", 0, settings.MOST_WAIT_S)
     wanted = bodies.wanted_of(call)
     handle = await call.backend.opened(call.queue)
     # Before anything is leased: it may ask the cluster, and fail.
@@ -157,7 +157,7 @@ async def _end_if_zero(
 
 
 async def _extend(call: Call, receipt: str, seconds: int) -> None:
-    _check_range("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
+    errors.within("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
     began_us = Receipt.decode(receipt).began_us
     if seconds and began_us is not None:
         held_s = (await call.backend.now_us() - began_us) / 1e6
@@ -215,18 +215,6 @@ def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]
         answer["MD5OfMessageSystemAttributes"] = bodies.md5_of_attributes(system)
     common = Common(delay=float(delay_s))
     return Outgoing(body=body, headers=headers, common=common, group=group), answer
-
-
-def _within(call: Call, name: str, low: int, high: int) -> int | None:
-    value: int | None = call.get(name)
-    if value is not None:
-        _check_range(name, value, low, high)
-    return value
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise errors.out_of_range(name, value, low, high)
 
 
 def one(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:

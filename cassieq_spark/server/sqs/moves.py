@@ -168,9 +168,7 @@ async def start(call: Call, queue: AsyncQueue) -> Note:
     target = None
     if call.get("DestinationArn") is not None:
         target = call.queue_of_arn("DestinationArn", Right.PUT)
-    rate: int | None = call.get("MaxNumberOfMessagesPerSecond")
-    if rate is not None and not 1 <= rate <= MOST_A_SECOND:
-        raise errors.out_of_range("MaxNumberOfMessagesPerSecond", rate, 1, MOST_A_SECOND)
+    rate = call.whole("MaxNumberOfMessagesPerSecond", 1, MOST_A_SECOND)
     client = call.backend.client
     if not await portal.asked(sources_of(call.backend.store, queue.name)):
         raise errors.invalid("Source queue must be configured as a Dead Letter Queue.")
@@ -210,9 +208,7 @@ async def start(call: Call, queue: AsyncQueue) -> Note:
 @_on_source
 async def list_tasks(call: Call, queue: AsyncQueue) -> Note:
     """ListMessageMoveTasks: the newest tasks of the queue, newest first."""
-    most = 1 if call.get("MaxResults") is None else call.get("MaxResults")
-    if not 1 <= most <= MOST_LISTED:
-        raise errors.out_of_range("MaxResults", most, 1, MOST_LISTED)
+    most = call.whole("MaxResults", 1, MOST_LISTED) or 1
     client = call.backend.client
     labels, now_ms = (await client.queue(queue.name)).labels, await client.now_us() // 1_000
     return {"Results": [_shown(one, labels, now_ms) for one in _notes(labels)[:most]]}

@@ -17,7 +17,7 @@ from cassieq_spark.server.door import (
     queue_of,
     request_id_of,
 )
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.measured import UI, asked_of
 from cassieq_spark.server.operations import PAGES, Page
 from cassieq_spark.server.rest.fields import from_query

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from pydantic import Field
 
 from cassieq_spark.errors import QueueInUse
-from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.facts import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
@@ -144,8 +142,7 @@ async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
     async def looking() -> QueueLook:
-        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
-        return await look(lane, most_lanes=LANES, most_buckets=BUCKETS)
+        return await look(await visit.lane(), most_lanes=LANES, most_buckets=BUCKETS)
 
     async def work(queue: AsyncQueue) -> tuple[AsyncQueue, QueueLook]:
         return queue, await portal.asked(looking())

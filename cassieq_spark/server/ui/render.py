@@ -12,7 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from cassieq_spark.server.ui.bodies import visible
+from cassieq_spark.server.ui.bodies import MOST_TEXT, visible
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -79,7 +79,7 @@ def _templates() -> Environment:
     )
     pretty = partial(json.dumps, indent=2)
     made.filters.update(age=age, number=number, moment=moment, visible=visible, pretty=pretty)
-    made.globals.update(plural=plural, style=version_of("style.css"))
+    made.globals.update(plural=plural, style=version_of("style.css"), most_text=MOST_TEXT)
     return made
 
 

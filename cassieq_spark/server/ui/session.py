@@ -18,7 +18,7 @@ from cassieq_spark.accounts import tokens
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, Right
 from cassieq_spark.options.values import Secret
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.measured import UI
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.settings import is_loopback
