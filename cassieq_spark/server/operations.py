@@ -6,6 +6,7 @@ Routes, checks of rights, labels of metrics and the OpenAPI document are made of
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
@@ -243,9 +244,10 @@ PAGES: Final = (
          ui_messages.Letters),
     Page("redrive", Right.REDRIVE, ui_messages.redrive, f"POST {QUEUE}/redrive",
          ui_messages.RedriveForm),
-    Page("askPurge", Right.PURGE, ui_queues.ask_purge, f"GET {QUEUE}/purge"),
+    Page("askPurge", Right.PURGE, partial(ui_queues.ask, what="purge"), f"GET {QUEUE}/purge"),
     Page("purge", Right.PURGE, ui_queues.purge, f"POST {QUEUE}/purge", ui_queues.Sure),
-    Page("askDelete", Right.DELETE, ui_queues.ask_delete, f"GET {QUEUE}/delete"),
+    Page("askDelete", Right.DELETE, partial(ui_queues.ask, what="delete"),
+         f"GET {QUEUE}/delete"),
     Page("delete", Right.DELETE, ui_queues.delete, f"POST {QUEUE}/delete", ui_queues.Sure),
     Page("repair", Right.INFO, ui_queues.repairs, "GET /repair"),
 )

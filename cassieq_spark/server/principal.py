@@ -129,8 +129,8 @@ class Gate:
         """
         if self._master_key is None:
             return
-        key = await self._key(principal.key_id, principal.account)
-        if key is None or key.account != principal.account:
+        key = await self._own_key(principal)
+        if key is None:
             raise AuthenticationFailed(
                 f"the key {principal.key_id} was disabled or deleted while the request waited. "
                 "Use another key",
@@ -174,8 +174,8 @@ class Gate:
             OptionInvalid: The token would be too long.
             StoreError, Busy: The key could not be read.
         """
-        key = await self._key(principal.key_id, principal.account)
-        if key is None or key.account != principal.account:
+        key = await self._own_key(principal)
+        if key is None:
             raise tokens.refused()
         return tokens.sign(
             principal.key_id, key.secret, grants, begins_us=begins_us, ends_us=ends_us
@@ -228,6 +228,11 @@ class Gate:
             f"{whose} {key_id}",
             lambda: turns.run(lambda: portal.asked(checker.key(key_id)), whose),
         )
+
+    async def _own_key(self, principal: Principal) -> LiveKey | None:
+        """The key of somebody who was authenticated, as it is now."""
+        key = await self._key(principal.key_id, principal.account)
+        return None if key is None or key.account != principal.account else key
 
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()

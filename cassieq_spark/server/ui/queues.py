@@ -219,39 +219,30 @@ def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or ""))]
 
 
-async def ask_purge(visit: Visit) -> Shown:
-    """How many messages would be lost."""
-    return await _ask(visit, "purge")
-
-
 async def purge(visit: Visit) -> Shown | GoTo:
     """Drop all messages."""
     if visit.given.name != visit.queue_name:
-        return await _ask(visit, "purge", problem=OTHER)
+        return await ask(visit, "purge", problem=OTHER)
     purged = await visit.backend.on_queue(visit.queue, lambda queue: queue.purge())
     return GoTo(path=f"{visit.path_of()}?purged={purged}")
-
-
-async def ask_delete(visit: Visit) -> Shown:
-    """How many messages would be lost, with the queue."""
-    return await _ask(visit, "delete")
 
 
 async def delete(visit: Visit) -> Shown | GoTo:
     """Delete the queue."""
     if visit.given.name != visit.queue_name:
-        return await _ask(visit, "delete", problem=OTHER)
+        return await ask(visit, "delete", problem=OTHER)
     force = visit.given.force == "yes"
     client = visit.backend.client
     try:
         await visit.backend.run(lambda: client.delete_queue(visit.queue, force=force))
     except QueueInUse:
-        return await _ask(visit, "delete", problem=NEEDED)
+        return await ask(visit, "delete", problem=NEEDED)
     visit.backend.forget(visit.queue)
     return GoTo(path=HOME)
 
 
-async def _ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
+async def ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
+    """How many messages would be lost."""
     stats = await visit.backend.on_queue(visit.queue, lambda queue: queue.stats())
     return visit.shown(
         "destroy.html",
