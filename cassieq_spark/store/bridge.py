@@ -47,6 +47,9 @@ class Bridge:
     def _tell(
         self, loop: asyncio.AbstractEventLoop, answer: Answer, found: list[Any] | BaseException
     ) -> None:
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - without an error in other threads
+            _set(answer, found)
+            return
         with self._lock:
             self._told.append((answer, found))
             is_woken, self._is_woken = self._is_woken, True
@@ -58,9 +61,13 @@ class Bridge:
             told, self._told = self._told, deque()
             self._is_woken = False
         for answer, found in told:
-            if answer.done():
-                continue
-            if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
-                answer.set_exception(found)  # a mistake of ours, or of a test
-            else:
-                answer.set_result(found)
+            _set(answer, found)
+
+
+def _set(answer: Answer, found: list[Any] | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
+        answer.set_exception(found)  # a mistake of ours, or of a test
+    else:
+        answer.set_result(found)

@@ -100,8 +100,9 @@ class DriverTransport:
 
     def send(self, request: Request, told: Told) -> None:
         """See `Transport`."""
-        name, rows, node = request.statement.name, request.rows, request.node
-        if request.page is None:
+        statement, rows, node = request.statement, request.rows, request.node
+        name = statement.name
+        if request.page is None and statement.kind is not Kind.SYSTEM:
             self.counts[name] += len(rows)
             metrics.STATEMENTS.inc(name, len(rows))
 
