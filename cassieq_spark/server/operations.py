@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.rest import answers, keys, messages, models, queues, receipts
-from cassieq_spark.server.rest.call import MESSAGES, QUEUE, RECEIPT, Raw
 from cassieq_spark.server.rest.fields import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
@@ -86,7 +85,8 @@ class RestOperation(AtAddress):
 
     Attributes:
         answers: The model of each good status, the usual one first; None: it has no body.
-        body: The model of a body of JSON, or `Raw`; None: there is no body.
+        body: The model of a body of JSON; a text says what the bytes of another body are, which may
+            be unsigned. None: there is no body.
         errors: The statuses of its problems, besides those that every operation has.
     """
 
@@ -94,7 +94,7 @@ class RestOperation(AtAddress):
     answers: dict[int, type[BaseModel] | None]
     _: KW_ONLY
     query: type[BaseModel] = Nothing
-    body: type[BaseModel] | Raw | None = None
+    body: type[BaseModel] | str | None = None
     errors: tuple[int, ...] = (404,)
 
     @property
@@ -123,6 +123,10 @@ class Page(AtAddress):
     _: KW_ONLY
     is_open: bool = False
 
+
+QUEUE: Final = "/queues/{queue}"
+MESSAGES: Final = f"{QUEUE}/messages"
+RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
 
 # fmt: off
 OPERATIONS: Final = (
@@ -153,7 +157,7 @@ OPERATIONS: Final = (
                   errors=(404, 409)),
     RestOperation("updateMessage", Right.UPDATE, receipts.update_one, f"PUT {RECEIPT}",
                   {200: answers.NewReceipt}, query=models.Update,
-                  body=Raw(doc="The bytes of the message."), errors=(404, 409)),
+                  body="The bytes of the message.", errors=(404, 409)),
     RestOperation("ackMessages", Right.ACK, receipts.ack, f"POST {QUEUE}/ack",
                   {200: answers.Verdicts}, body=models.Ack),
     RestOperation("extendMessages", Right.ACK, receipts.extend, f"POST {QUEUE}/extend",

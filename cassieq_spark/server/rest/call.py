@@ -11,17 +11,6 @@ from cassieq_spark.server import door
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 
-QUEUE: Final = "/queues/{queue}"
-MESSAGES: Final = f"{QUEUE}/messages"
-RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raw:
-    """A body of bytes, which may leave the signature open."""
-
-    doc: str
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -19,7 +19,7 @@ from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import InParts
 from cassieq_spark.server.measured import REST, asked_of
 from cassieq_spark.server.operations import OPERATIONS
-from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, Raw
+from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call
 from cassieq_spark.server.rest.fields import from_json, from_query
 from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, noted
 
@@ -44,7 +44,7 @@ class RestDoor(Door):
         principal = await self._gate.authenticate(
             request,
             may=lambda principal: queue_of(request, principal, operation.right),
-            allows_unsigned=isinstance(operation.body, Raw),
+            allows_unsigned=isinstance(operation.body, str),
         )
         body = await request.body()
         call = Call(
@@ -90,7 +90,7 @@ def _read(operation: RestOperation, headers: Mapping[str, str], body: bytes) -> 
             raise Refusal(415, "This request has no body. Leave it out")
         return None
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    expected = RAW if isinstance(wanted, Raw) else JSON
+    expected = RAW if isinstance(wanted, str) else JSON
     is_empty = not body and not operation.is_body_needed
     if media_type not in ("", expected) and not is_empty:
         raise Refusal(
@@ -98,7 +98,7 @@ def _read(operation: RestOperation, headers: Mapping[str, str], body: bytes) -> 
             f"The body has the media type {media_type[:100]!r}, allowed: {expected}. Send the "
             f"header Content-Type: {expected}",
         )
-    if isinstance(wanted, Raw):
+    if isinstance(wanted, str):
         return body
     return from_json(wanted, b"{}" if is_empty else body)
 

@@ -16,7 +16,7 @@ from cassieq_spark.server.door import in_turn
 from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import as_json
 from cassieq_spark.server.rest import models
-from cassieq_spark.server.rest.call import JSON, RAW, Answer, Raw
+from cassieq_spark.server.rest.call import JSON, RAW, Answer
 from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "source-queue="
 
-BODY: Final = Raw(
-    doc="The bytes of the message. A header `Cassieq-Header-NAME: value` of the request is the "
+BODY: Final = (
+    "The bytes of the message. A header `Cassieq-Header-NAME: value` of the request is the "
     "header `name` of the message."
 )
 

@@ -22,7 +22,7 @@ from cassieq_spark.options import values
 from cassieq_spark.server.measured import REST
 from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.server.rest import answers
-from cassieq_spark.server.rest.call import JSON, RAW, Raw
+from cassieq_spark.server.rest.call import JSON, RAW
 from cassieq_spark.server.rest.problems import MEDIA_TYPE, REFUSALS, STATUS, status_of_class
 from cassieq_spark.server.ui.render import text_of
 
@@ -123,9 +123,9 @@ def _parameters(one: RestOperation, schemas: dict[str, Any]) -> list[dict[str, A
     return found
 
 
-def _body(body: type[BaseModel] | Raw, *, is_required: bool) -> dict[str, Any]:
-    if isinstance(body, Raw):
-        return {"description": body.doc, "required": is_required, "content": {RAW: {}}}
+def _body(body: type[BaseModel] | str, *, is_required: bool) -> dict[str, Any]:
+    if isinstance(body, str):
+        return {"description": body, "required": is_required, "content": {RAW: {}}}
     return {"required": is_required, "content": {JSON: {"schema": _ref(body)}}}
 
 
