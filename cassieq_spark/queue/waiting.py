@@ -34,8 +34,8 @@ from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
-from cassieq_spark.store.call import acting
-from cassieq_spark.store.side_by_side import SLOW_S, present
+from cassieq_spark.store.call import acting, present
+from cassieq_spark.store.side_by_side import SLOW_S
 
 if TYPE_CHECKING:
     from cassieq_spark.entropy import Entropy
