@@ -8,10 +8,11 @@ that is active over a lane with L = 2^62 is half-way deleted, too [T14].
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import (
@@ -37,14 +38,9 @@ from cassieq_spark.queue.per_bucket import first_of, per_bucket
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.monotons import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from cassieq_spark.store.store import Store
-
 
 WINDOW: Final = 256
 """The number of buckets that are read, closed or dropped together."""

@@ -5,23 +5,19 @@ L = 2^62  ->  no monoton row  ->  no data  ->  no schedule  ->  no queue row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, assert_never
+from collections.abc import Iterable
+from typing import Final, assert_never
 
 from cassieq_spark import metrics
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.lanes import first_period, periods_end
+from cassieq_spark.model.lanes import DueLane, first_period, periods_end
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.find import check_home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.model.lanes import DueLane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.queues import QueueRow
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.queues import QueueRow
 
 WINDOW: Final = 256
 """The number of buckets that are dropped together."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cassieq_spark import metrics
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import kept_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cassieq_spark.model.ids import BucketNo, Runs
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.tables.messages import ChunkRow
 
 _logger = get_logger("queue")
 

@@ -9,15 +9,11 @@ docs/design/returns-and-hints.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
 
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.lane import Lane
 
 
 class ExpiryHintWriter:

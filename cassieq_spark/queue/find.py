@@ -6,21 +6,18 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.nearest import did_you_mean
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.caller import in_a_thread
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-
 
 suggests: Final[ContextVar[bool]] = ContextVar("cassieq_suggests", default=True)
 """Whether an error for a queue that does not exist suggests a similar name. That costs a read of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, overload
+from typing import Final, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
@@ -14,12 +14,14 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
-from cassieq_spark.model.settlement import Extend, Reject, Release
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.settlement import Action, Extend, Reject, Release
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.ahead import ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.find import refreshed
+from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.inspect.visible import peek
 from cassieq_spark.queue.lane import Lane
@@ -32,12 +34,6 @@ from cassieq_spark.queue.work import Where, Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.get.getter import GetRequest
-
 
 Seconds = float | timedelta
 Held = Message | str

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+from uuid import UUID
 
 from cassieq_spark import metrics
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CasContention, QueueDeleted
 from cassieq_spark.model.bucket import Bucket, IllegalMove
-from cassieq_spark.model.ids import BucketNo, Place
-from cassieq_spark.model.lanes import Fixed
-from cassieq_spark.model.rows.events import End
-from cassieq_spark.model.rows.intents import Change
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
+from cassieq_spark.model.lanes import DueLane, Fixed
+from cassieq_spark.model.pointer import Pointers
+from cassieq_spark.model.rows.events import Answer, End
+from cassieq_spark.model.rows.intents import Change, Intent
 from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.options import QueueSettings
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.row_port import race_pause_s
-from cassieq_spark.store.tables.monotons import Monoton
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-    from uuid import UUID
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.model.lanes import DueLane
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.model.rows.events import Answer
-    from cassieq_spark.model.rows.intents import Intent
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.store.store import LaneTables, Store
-    from cassieq_spark.store.tables.buckets import Buckets
-    from cassieq_spark.store.tables.dedup import Kept
-    from cassieq_spark.store.tables.hints import Hints
-    from cassieq_spark.store.tables.messages import Messages
-    from cassieq_spark.store.tables.monotons import Monotons
-    from cassieq_spark.store.tables.overlays import Overlays
-    from cassieq_spark.store.tables.pointers import PointerTable
+from cassieq_spark.store.store import LaneTables, Store
+from cassieq_spark.store.tables.buckets import Buckets
+from cassieq_spark.store.tables.dedup import Kept
+from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.messages import Messages
+from cassieq_spark.store.tables.monotons import Monoton, Monotons
+from cassieq_spark.store.tables.overlays import Overlays
+from cassieq_spark.store.tables.pointers import PointerTable
 
 LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from cassieq_spark.model import group as groups
@@ -17,11 +17,9 @@ from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.sizes import OFFLOAD_BYTES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32

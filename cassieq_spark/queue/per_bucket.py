@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Stored
 
 R = TypeVar("R")
 K = TypeVar("K", BucketNo, Place)

@@ -5,25 +5,20 @@ It also ends lanes of which no id was reserved, so that none ever will be (ADR 2
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import CassieqError
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
 from cassieq_spark.model.pointer import DELETED, Pointer
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.monotons import Monoton
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-
-    FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
+FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
 
 
 ALWAYS: Final = 8

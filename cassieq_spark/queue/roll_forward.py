@@ -6,35 +6,29 @@ docs/design/sink.md.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
-from cassieq_spark.model.ids import Place
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.rows.intents import return_times_us
-from cassieq_spark.model.sink_txn import BucketList, Fate, fate
+from cassieq_spark.model.sink_txn import BucketList, Fate, SinkRow, fate
 from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.cas import Applied, Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
+Rows = dict[BucketNo, Stored[Bucket]]
 
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
-    Rows = dict[BucketNo, Stored[Bucket]]
-
-    Entry = tuple[str, Place, int]
-    """The sink id, a bucket, and the number of messages that the sink's row says it holds."""
+Entry = tuple[str, Place, int]
+"""The sink id, a bucket, and the number of messages that the sink's row says it holds."""
 
 T = TypeVar("T")
 

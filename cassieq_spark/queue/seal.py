@@ -8,26 +8,21 @@ the winner's manifest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claim, expired_of
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.cas import Applied, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.store.tables.messages import ChunkRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cassieq_spark import tracing
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
-from cassieq_spark.options import arguments
+from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.dedup import Keys
-from cassieq_spark.queue.put.encode import Times
+from cassieq_spark.queue.put.encode import Packed, Times
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.put.results import Once, Puts, after_a_part
 from cassieq_spark.queue.put.together import Asked, Kind, Together
@@ -23,18 +28,7 @@ from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.recent import Recent
 from cassieq_spark.store.caller import off_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import timedelta
-
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.encode import Packed
-    from cassieq_spark.store.chunk import Row
-
+from cassieq_spark.store.chunk import Row
 
 QUEUES: Final = 1_000
 """The number of queues without an open handle whose state a client keeps."""

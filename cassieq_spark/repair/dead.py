@@ -12,17 +12,20 @@ that is inserted again is another version [T3].
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.group import with_group
-from cassieq_spark.model.ids import first_id, union
+from cassieq_spark.model.ids import BucketNo, LaneId, first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
     Begun,
@@ -36,7 +39,8 @@ from cassieq_spark.model.sink_txn import (
 )
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.message import read_messages, time_of
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.message import Message, read_messages, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
@@ -44,17 +48,7 @@ from cassieq_spark.queue.sink.transaction import Heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
-from cassieq_spark.store.cas import Applied
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import Dead, DeadSet
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.cas import Applied, Stored
 
 MESSAGES_TOGETHER: Final = 1_000
 WRITES_IN_FLIGHT: Final = 8

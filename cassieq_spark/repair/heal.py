@@ -7,17 +7,19 @@ the buckets.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound, SinkFenced
 from cassieq_spark.log import get_logger
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
-from cassieq_spark.model.dead import may_close, movable
-from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.dead import Dead, may_close, movable
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
@@ -37,7 +39,7 @@ from cassieq_spark.repair.cleanup import (
     sweep_schedules,
     together,
 )
-from cassieq_spark.repair.progress import SILENT, Tracker
+from cassieq_spark.repair.progress import SILENT, OnProgress, Tracker
 from cassieq_spark.repair.report import QueueRepair, RepairReport, note, noting
 from cassieq_spark.repair.transactions import (
     Undecided,
@@ -46,21 +48,12 @@ from cassieq_spark.repair.transactions import (
     end_once,
     may_be_over,
 )
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
-from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
+from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN, Glimpse
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import Dead
-    from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.sinks import Glimpse
-
-    Row = Stored[Bucket]
+Row = Stored[Bucket]
 
 WINDOW: Final = 64
 

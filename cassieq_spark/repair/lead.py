@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.store import Store
 
 REPAIR: Final = "repair"
 LEASE_S: Final = 30

@@ -9,9 +9,11 @@ this process dies, repair goes on where it stopped. Holds I2, I4, I7.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -25,35 +27,25 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.dead import REDRIVE, may_redrive
+from cassieq_spark.model.dead import REDRIVE, DeadSet, may_redrive
 from cassieq_spark.model.dead_letter import headers_of
-from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id, union
+from cassieq_spark.model.ids import BucketNo, Place, QueueName, Runs, bucket_of, first_id, union
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect import stats
 from cassieq_spark.queue.inspect.visible import Spot
-from cassieq_spark.queue.lane import live_buckets
+from cassieq_spark.queue.lane import Lane, live_buckets
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.per_bucket import first_of, named
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
-from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.store import caller
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import DeadSet
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
-
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
 """The most different reasons that are reported for messages that stay: headers may hold any

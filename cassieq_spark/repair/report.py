@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.frozen import frozen
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     FINISHED_WITH_MESSAGES,
     NO_MANIFEST,
     TWO_STATES,
 )
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
 
 _logger = get_logger("repair")
 

@@ -7,24 +7,19 @@ none (ADR 18).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, set_of
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, SinkRow, set_of
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.roll_forward import roll_forward, settle_decided
-from cassieq_spark.store.cas import Applied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.model.ids import BucketNo, LaneId, Place
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.sinks import Glimpse
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.sinks import Glimpse
 
 LONGEST_PATIENCE_S: Final = 3_600.0
 

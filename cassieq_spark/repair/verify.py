@@ -7,12 +7,13 @@ before it counts as one.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cassieq_spark.errors import QueueDeleted, RowCorrupt, StoreError
-from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
+from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt, StoreError
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs, union
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     beyond,
@@ -20,26 +21,17 @@ from cassieq_spark.model.integrity import (
     stored_twice,
 )
 from cassieq_spark.model.lease import held_by_nobody
+from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.get.hints import TimePointer
-from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.per_bucket import named, read_rows
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
 
 WINDOW: Final = 64
 

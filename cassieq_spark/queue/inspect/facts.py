@@ -7,28 +7,22 @@ part. Ids are those that users see; times are cluster microseconds.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import BucketNo, first_id
 from cassieq_spark.model.lease import is_expired, later, visible
+from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.queue.inspect.stats import QueueStats, Sinks, live_rows, stats
-from cassieq_spark.queue.lane import live_buckets
+from cassieq_spark.queue.lane import Lane, live_buckets
 from cassieq_spark.queue.schedule import as_read, begun_and_later
-from cassieq_spark.store.tables.queues import QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.messages import ChunkRow
-    from cassieq_spark.store.tables.queues import QueueRow
-
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 OPEN = "open"
 """The status of a bucket without a row."""

@@ -7,16 +7,13 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import values
 from cassieq_spark.options.values import NotAllowed
-from cassieq_spark.queue.message import show_time
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Message, show_time
 
 _AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 

@@ -6,36 +6,29 @@ Everything is counted from bucket rows: there is no counter that could drift.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cassieq_spark.errors import RowCorrupt, StoreError
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lease import expired_of, is_expired, later, visible
-from cassieq_spark.model.sink_txn import Fate, fate
+from cassieq_spark.model.sink_txn import Fate, SinkRow, fate
 from cassieq_spark.queue.expired import alive
-from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.per_bucket import first_of, named, read_rows
 from cassieq_spark.queue.schedule import as_read, begun_and_later
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.messages import ChunkRow
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
-
-    Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
-    from collections.abc import Sequence
+Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
 
 
 _WINDOW = 64

@@ -5,10 +5,11 @@ They stay visible.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.model.bucket import Returned, Status
 from cassieq_spark.model.ids import (
     EMPTY,
@@ -24,15 +25,10 @@ from cassieq_spark.model.ids import (
 from cassieq_spark.model.lease import visible
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect.stats import Sinks, is_due, live_rows
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import looked_at_lanes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.queue.lane import Lane
 
 
 async def peek(lane: Lane, at_most: int) -> list[Message]:

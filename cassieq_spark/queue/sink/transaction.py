@@ -8,9 +8,10 @@ See docs/design/sink.md.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self, assert_never
+from typing import Self, assert_never
 
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -22,6 +23,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
+from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import (
     ONLY_BATCH,
@@ -35,18 +37,10 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
     WriteUnder,
 )
-from cassieq_spark.queue.roll_forward import VISIBLE, begin_look, roll_forward
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
-from cassieq_spark.store.cas import Applied, Evicted, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from cassieq_spark.model.costs import Costs
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.roll_forward import Seen
-    from cassieq_spark.store.cas import Outcome
-
+from cassieq_spark.store.cas import Applied, Evicted, Outcome, Refused
 
 _logger = get_logger("queue")
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, SinkFenced
@@ -23,20 +25,11 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.expiry import Life
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Place, Runs
-from cassieq_spark.queue.lane import LaneEnded
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId, Place, Runs
+from cassieq_spark.queue.lane import Lane, LaneEnded
 from cassieq_spark.queue.reserve import Block, reserve
 from cassieq_spark.store.cas import Applied, Stored
-from cassieq_spark.store.tables.messages import ChunkRow
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkWriter
-
+from cassieq_spark.store.tables.messages import ChunkRow, ChunkWriter
 
 LARGEST_BLOCK = 64
 """The maximum number of buckets that are reserved at once, in all lanes together. All of them have
