@@ -1256,8 +1256,8 @@ ABLATIONS: Final = (
         mark="R18",
         rule="A purge seals what is open before it drops.",
         within="cassieq_spark/queue/admin.py",
-        old="    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)\n",
-        new="    closed = await None if row is None else await seal.finish(lane, bucket, row)\n",
+        old="    closed = await seal.finish(lane, bucket, rows[bucket])\n",
+        new="    closed = rows[bucket] and await seal.finish(lane, bucket, rows[bucket])\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
     ),
     Ablation(
@@ -1811,8 +1811,8 @@ ABLATIONS: Final = (
         mark="U18",
         rule="A redrive by ids takes those of the lane that they name.",
         within="cassieq_spark/repair/redrive.py",
-        old="                if place.lane == lane.lane_id\n",
-        new="                if place.bucket >= 0\n",
+        old=" if place.lane == lane.lane_id}\n",
+        new=" if place.bucket >= 0}\n",
         tests=(
             "tests/node/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
         ),

@@ -440,8 +440,7 @@ def _check_same(name: QueueName, given: Mapping[str, Any], there: QueueSettings)
 async def _purge_bucket(
     lane: Lane, rows: dict[BucketNo, Stored[Bucket] | None], bucket: BucketNo
 ) -> int:
-    row = rows[bucket]
-    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)
+    closed = await seal.finish(lane, bucket, rows[bucket])
     if closed is None:
         return 0
     dropped = (await lane.apply(bucket, Purge(), known=closed.row)).result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, overload
+from typing import Final, TypedDict, Unpack, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
@@ -42,6 +42,20 @@ Held = Message | str
 LOOK_AGAIN_S: Final = 5.0
 """The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
 s."""
+
+
+class PutManyOptions(TypedDict, total=False):
+    """The arguments of `Queue.put_many` on which the type of its result does not depend."""
+
+    priority: int | Sequence[int]
+    key: str | None
+    delay: Seconds | Sequence[Seconds]
+    due_at: datetime | None
+    ttl: Seconds | None
+    tag: str | None
+    headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
+    group: str | Sequence[str | None] | None
+    message_ids: Sequence[UUID | str | None] | None
 
 
 class Queue(OfOneProcess):
@@ -135,16 +149,8 @@ class Queue(OfOneProcess):
         /,
         bodies: Iterable[bytes],
         *,
-        priority: int | Sequence[int] = 0,
-        key: str | None = None,
-        delay: Seconds | Sequence[Seconds] = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        group: str | Sequence[str | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: None = None,
+        **more: Unpack[PutManyOptions],
     ) -> list[str]: ...
 
     @overload
@@ -153,16 +159,8 @@ class Queue(OfOneProcess):
         /,
         bodies: Iterable[bytes],
         *,
-        priority: int | Sequence[int] = 0,
-        key: str | None = None,
-        delay: Seconds | Sequence[Seconds] = 0,
-        due_at: datetime | None = None,
-        ttl: Seconds | None = None,
-        tag: str | None = None,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-        group: str | Sequence[str | None] | None = None,
-        message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None],
+        **more: Unpack[PutManyOptions],
     ) -> list[PutResult]: ...
 
     @blocking

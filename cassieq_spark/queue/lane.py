@@ -118,6 +118,12 @@ class Lane:
         return self.fixed.priority_of(self.lane_id)
 
     @property
+    def shard(self) -> int | None:
+        """The shard of its messages; None for a due lane, which has no shard."""
+        is_due = self.due is not None
+        return None if is_due else self.fixed.class_and_shard(self.lane_id)[1]
+
+    @property
     def begins_us(self) -> int:
         """A time before this lane's hints: the queue's creation, or before its period [U16]."""
         due = self.due

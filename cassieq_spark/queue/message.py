@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import inf
 from typing import ClassVar
 from uuid import UUID
 
@@ -161,6 +162,22 @@ async def read_messages(
         if made_bytes >= OFFLOAD_BYTES:
             made_bytes = 0
             await asyncio.sleep(0)
+
+
+async def in_groups(
+    messages: AsyncIterator[Message], *, most: int, most_bytes: float = inf
+) -> AsyncIterator[list[Message]]:
+    """Split messages into lists of at most ``most``; each ends when it has ``most_bytes``."""
+    some: list[Message] = []
+    size_bytes = 0
+    async for message in messages:
+        some.append(message)
+        size_bytes += len(message.body)
+        if len(some) >= most or size_bytes >= most_bytes:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
 
 
 def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:

@@ -77,13 +77,17 @@ async def close(
     return await _carry_on(lane, bucket, outcome.now, returns, terms)
 
 
-async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
+async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> Closed | None:
     """Carry a seal to its end from "read L" on; return any other row as it is.
+
+    Without a row, it closes the bucket; see `close`.
 
     The result means nothing alone, whatever its status: the bucket may have been sealed, drained
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
+    if row is None:
+        return await close(lane, bucket)
     return await _carry_on(lane, bucket, row, ExpiryHintWriter(lane, bucket), None)
 
 

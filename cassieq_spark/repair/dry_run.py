@@ -12,7 +12,7 @@ from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.expired import alive
 from cassieq_spark.queue.find import lanes_of, rows_at_home
-from cassieq_spark.queue.inspect.stats import Sinks
+from cassieq_spark.queue.inspect.facts import Sinks
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.per_bucket import read_rows
 from cassieq_spark.queue.schedule import looked_at_lanes

@@ -240,7 +240,7 @@ async def _move(
         ) from error
     for one in sets:
         try:
-            moved = (await dead.move(lane, target, bucket, one)).messages
+            moved = await dead.move(lane, target, bucket, one) or 0
         except SinkFenced as error:
             done.problems.append(str(error))  # only this set failed
             continue

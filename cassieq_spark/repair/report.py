@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
@@ -23,8 +23,33 @@ from cassieq_spark.queue.per_bucket import named
 _logger = get_logger("repair")
 
 
+class Report:
+    """A report is a dataclass of counts and texts."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]  # it is a dataclass
+
+
+class Part:
+    """The report of one task about a queue."""
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        """Add another task's result for the same queue."""
+        for one in fields(self):  # type: ignore[arg-type]  # it is a dataclass
+            mine, more = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, dict):
+                mine |= {key: mine.get(key, 0) + count for key, count in more.items()}
+            elif one.name != "queue":
+                setattr(self, one.name, mine + more)
+
+
 @dataclass(slots=True, kw_only=True)
-class QueueRepair:
+class QueueRepair(Part):
     """The result of one pass for one queue.
 
     Attributes:
@@ -62,12 +87,6 @@ class QueueRepair:
     swept: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def add(self, other: QueueRepair) -> None:
-        """Add another task's result for the same queue."""
-        for one in fields(self):
-            if one.name != "queue":
-                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-
 
 @contextmanager
 def noting(
@@ -89,7 +108,7 @@ def note(done: QueueRepair, error: CassieqError) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class RepairReport:
+class RepairReport(Report):
     """The result of one pass.
 
     Attributes:
@@ -108,13 +127,9 @@ class RepairReport:
         """The problems of all queues."""
         return [f"{one.queue}: {problem}" for one in self.queues for problem in one.problems]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
-        return asdict(self)
-
 
 @dataclass(slots=True, kw_only=True)
-class Redriven:
+class Redriven(Part, Report):
     """The outcome of a redrive. Each chosen message is in one count.
 
     Attributes:
@@ -138,22 +153,6 @@ class Redriven:
     gone: int = 0
     by_target: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-    def add(self, other: Redriven) -> None:
-        """Add another task's result for the same queue."""
-        self.moved += other.moved
-        self.waiting += other.waiting
-        self.leased += other.leased
-        self.delayed += other.delayed
-        self.homeless += other.homeless
-        self.gone += other.gone
-        for target, count in other.by_target.items():
-            self.by_target[target] = self.by_target.get(target, 0) + count
-        self.problems += other.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
-        return asdict(self)
 
 
 ROW_CORRUPT: Final = "row_corrupt"
@@ -202,7 +201,7 @@ class Finding:
 
 
 @dataclass(slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Report):
     """The findings of a verify pass.
 
     Attributes:
@@ -220,7 +219,3 @@ class VerifyReport:
     ghosts: int = 0
     findings: list[Finding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
-        return asdict(self)

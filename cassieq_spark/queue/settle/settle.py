@@ -547,11 +547,8 @@ async def _sealed(
     lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
 ) -> Stored[Bucket] | None:
     """Return the row of a bucket whose content is fixed; None if the message was never in it."""
-    if row is not None:
-        closed = await seal.finish(lane, bucket, row)
     # An open bucket is not sealed for a message that it does not hold.
-    elif await lane.messages.has(bucket, one.first):
-        closed = await seal.close(lane, bucket)
-    else:
+    if row is None and not await lane.messages.has(bucket, one.first):
         return None
+    closed = await seal.finish(lane, bucket, row)
     return None if closed is None else closed.row

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.server.rates import MINUTES
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.inspect.facts import BucketFacts, LaneLook
+    from cassieq_spark.queue.inspect.facts import BucketFacts
+    from cassieq_spark.queue.inspect.stats import LaneLook
     from cassieq_spark.server.rates import Rate
 
 COLUMNS: Final = 20

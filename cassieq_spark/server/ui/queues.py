@@ -15,7 +15,7 @@ from cassieq_spark.errors import QueueInUse
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.inspect.facts import QueueLook, look
+from cassieq_spark.queue.inspect.stats import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
 from cassieq_spark.server.ui.page import HOME, QUEUE, Form, GoTo, Page, Shown
