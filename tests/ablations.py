@@ -2474,7 +2474,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive goes on where one bucket's CAS is not answered.",
-        old="                self._away[bucket] = named(error, self._lane, bucket)\n",
+        old="                away[bucket] = named(error, lane, bucket)\n",
         new="                raise\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
@@ -2483,7 +2483,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule='A redrive says "gone" of nothing that did not answer.',
-        old="known = ids.keys() - self._away.keys()\n",
+        old="known = ids.keys() - away.keys()\n",
         new="known = ids.keys()\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
@@ -2622,7 +2622,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive takes others in place of what it could not take.",
-        old="                    self._left = before  # other messages may go instead\n",
+        old="                    self.left = left  # other messages may go instead\n",
         new="                    pass\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",
