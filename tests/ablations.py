@@ -996,8 +996,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        old="""        if not self._is_row_fresh:
-            await self._beat()
+        old="""    if not is_row_fresh:
+        await beat()
 """,
         new="",
         tests=(
@@ -1116,8 +1116,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        old="min(todo[lane], most)",
-        new="todo[lane]",
+        old="min(wanted[lane], most)",
+        new="wanted[lane]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),
@@ -1774,8 +1774,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="The buckets of a connector's batch are opened in all lanes side by side.",
-        old="    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
-        new="    blocks = [await reserve(lane, min(todo[lane], most)) for lane in lanes]",
+        old="        blocks = await session.map(partial(_reserve_some, todo, most), lanes)",
+        new="        blocks = [await _reserve_some(todo, most, lane) for lane in lanes]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
         ),
@@ -2260,24 +2260,13 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        old="""    if not await _took_effect(lane, who, outcome, decision.row):
-        raise _ended(who)
-    costs = sum((one.costs for one in results), meter.read())""",
-        new="""    if not await _took_effect(lane, who, outcome, decision.row):
-        return await commit(lane, who, ONLY_BATCH, results)
-    costs = sum((one.costs for one in results), meter.read())""",
+        old="""        if once is not None and (stored is None or stored.version.writer != once.writer):
+            raise _ended(who)
+""",
+        new="",
         tests=(
             "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
             "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
-        ),
-    ),
-    Ablation(
-        mark="T3",
-        rule="Its commit asks whether the row is that version before it asks for anything else.",
-        old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
-        new="    if stored is None:\n        raise _ended(who)\n",
-        tests=(
-            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
         ),
     ),
     Ablation(
@@ -2311,8 +2300,8 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         old="""        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)""",
-        new="        await roll_forward(lane, sink_id, row.listed, seen=seen)",
+        await roll_forward(lane, who.sink_id, row.listed, seen=seen)""",
+        new="        await roll_forward(lane, who.sink_id, row.listed, seen=seen)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),
@@ -2386,7 +2375,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover says that it is at work while it copies.",
-        old="        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
+        old="        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",

@@ -44,7 +44,7 @@ from cassieq_spark.queue.message import Message, in_groups, read_messages, time_
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
@@ -149,7 +149,7 @@ async def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, beg
         SinkFenced: Nobody has moved the set, and this move was ended [T18].
     """
     try:
-        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
+        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):
             return await _copy(lane, target, bucket, dead, begun)
     except SinkFenced as error:
         if not await _is_there(lane, bucket, dead[0].set_id):

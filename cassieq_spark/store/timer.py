@@ -1,15 +1,14 @@
-"""`Timer` calls a function in the event loop, at a time that may be moved."""
+"""Do something at a time, in the event loop: once, when it may be moved, or again and again."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from cassieq_spark.clock import Clock
+from cassieq_spark.clock import Clock
 
 LONGEST_WAIT_S: Final = 3_600.0
 """The longest wait that is asked of the loop; longer waits are begun again."""
@@ -44,3 +43,27 @@ class Timer:
         else:
             self._handle, self.at = None, inf
             self._call()
+
+
+@asynccontextmanager
+async def repeating(work: Callable[[], Awaitable[object]], period_s: float) -> AsyncIterator[None]:
+    """Do some work after each period while the block runs, as a task of its own.
+
+    The block ends when work that is running has ended.
+    """
+    ended = asyncio.Event()
+
+    async def run() -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), period_s)
+            if ended.is_set():
+                return
+            await work()
+
+    task = asyncio.get_running_loop().create_task(run())
+    try:
+        yield
+    finally:
+        ended.set()
+        await task
