@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from cassieq_spark import metrics
@@ -20,7 +20,7 @@ from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.row_port import race_pause_s
-from cassieq_spark.store.store import LaneTables, Store
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Kept
 from cassieq_spark.store.tables.hints import Hints
@@ -28,6 +28,8 @@ from cassieq_spark.store.tables.messages import Messages
 from cassieq_spark.store.tables.monotons import Monoton, Monotons
 from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
+
+TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")
 
 LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
@@ -72,6 +74,9 @@ class Lane:
 
     Attributes:
         lanes: All fixed lanes of the queue, by priority and shard, this one among them.
+        monotons, buckets, messages, pointers, hints: Its rows of these tables.
+        overlays: Its updated bodies.
+        kept: The records that outlive its dropped buckets.
     """
 
     store: Store
@@ -81,10 +86,18 @@ class Lane:
     created_us: int
     lanes: tuple[LaneId, ...]
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
-    _tables: LaneTables = field(init=False, repr=False, compare=False)
+    monotons: Monotons = field(init=False, repr=False, compare=False)
+    buckets: Buckets = field(init=False, repr=False, compare=False)
+    messages: Messages = field(init=False, repr=False, compare=False)
+    overlays: Overlays = field(init=False, repr=False, compare=False)
+    pointers: PointerTable = field(init=False, repr=False, compare=False)
+    hints: Hints = field(init=False, repr=False, compare=False)
+    kept: Kept = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_tables", self.store.lane(self.lane_id))
+        tables = self.store.lane(self.lane_id)
+        for name in TABLES:
+            object.__setattr__(self, name, getattr(tables, name))
 
     @property
     def fixed(self) -> Fixed:
@@ -158,41 +171,6 @@ class Lane:
         if bucket is not None:
             fields["bucket"] = bucket
         return fields
-
-    @property
-    def monotons(self) -> Monotons:
-        """The lane's monoton row."""
-        return self._tables.monotons
-
-    @property
-    def buckets(self) -> Buckets:
-        """The lane's bucket rows."""
-        return self._tables.buckets
-
-    @property
-    def messages(self) -> Messages:
-        """The lane's stored messages."""
-        return self._tables.messages
-
-    @property
-    def overlays(self) -> Overlays:
-        """The lane's updated bodies."""
-        return self._tables.overlays
-
-    @property
-    def pointers(self) -> PointerTable:
-        """The lane's pointers."""
-        return self._tables.pointers
-
-    @property
-    def hints(self) -> Hints:
-        """The lane's expiry hints."""
-        return self._tables.hints
-
-    @property
-    def kept(self) -> Kept:
-        """The records that outlive the lane's dropped buckets."""
-        return self._tables.kept
 
     @property
     def clock(self) -> Clock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 from typing import Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.ids import BucketNo, Place
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.cas import Stored
 
@@ -83,3 +84,11 @@ def named(error: CassieqError, lane: Lane, at: BucketNo | Place) -> CassieqError
     if isinstance(error, StoreError) and f"bucket {at} of " not in error.message:
         error.message = f"{lane.bucket_title(at)}: {error.message}"
     return error
+
+
+def by_lane(found: Iterable[tuple[LaneId, BucketNo]]) -> defaultdict[LaneId, list[BucketNo]]:
+    """Group buckets by their lanes."""
+    grouped: defaultdict[LaneId, list[BucketNo]] = defaultdict(list)
+    for lane_id, bucket in found:
+        grouped[lane_id].append(bucket)
+    return grouped

@@ -22,7 +22,7 @@ from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, SinkRow, fate
 from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.per_bucket import by_lane, named
 from cassieq_spark.store.cas import Applied, Stored
 
 Rows = dict[BucketNo, Stored[Bucket]]
@@ -116,13 +116,10 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Se
         A function to call once. It waits for the rows, then reads L of each lane that has some to
         publish (G5).
     """
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in islice(places, TOGETHER):
-        by_lane.setdefault(place.lane, []).append(place.bucket)
     with lane.store.session.within(each_s=LOOK_S):
         asked = {
             lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
-            for lane_id, buckets in by_lane.items()
+            for lane_id, buckets in by_lane(islice(places, TOGETHER)).items()
         }
 
     async def low_of(at: LaneId) -> BucketNo:

@@ -27,7 +27,7 @@ from cassieq_spark.queue import deletion, roll_forward, seal
 from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.find import at_home, lanes_of, open_lane, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import named, per_bucket
+from cassieq_spark.queue.per_bucket import by_lane, named, per_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.cleanup import (
     Schedule,
@@ -51,7 +51,7 @@ from cassieq_spark.repair.transactions import (
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
-from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN, Glimpse
+from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
 
 Row = Stored[Bucket]
 
@@ -168,21 +168,20 @@ async def _close_expired(
 
     If nobody ever reads them, their messages would otherwise stay for ever.
     """
+
+    async def close(bucket: BucketNo) -> seal.Closed | None:
+        if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
+            return None  # left alone, or dropped meanwhile (G5)
+        return await seal.close(lane, bucket)
+
     with noting(done):
-        closed, failed = await per_bucket(lane, lambda at: _close_if_expired(lane, at), unread)
+        closed, failed = await per_bucket(lane, close, unread)
         for bucket, one in closed.items():
             if one is not None:
                 rows[bucket] = one.row
                 done.closed_expired += 1
         for error in failed.values():
             note(done, error)
-
-
-async def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
-    """Return the bucket if it is closed now; None if left alone, or dropped meanwhile (G5)."""
-    if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
-        return None
-    return await seal.close(lane, bucket)
 
 
 async def has_expired(lane: Lane, bucket: BucketNo) -> bool:
@@ -335,7 +334,11 @@ class Pass:
         """
         made = cls(store, is_full=is_full, is_of_all=names is None)
         now_us = store.clock.now_us()
-        for seen in await made._some_sinks():
+        sinks = partial(store.sinks.once, start=FIRST_TOKEN, at_most=ALL)
+        if not is_full:
+            anywhere = store.entropy.rng.randrange(FIRST_TOKEN, -FIRST_TOKEN)
+            sinks = partial(store.sinks.once, start=anywhere, at_most=SINKS_TOGETHER)
+        for seen in await sinks():
             if may_be_over(seen, now_us=now_us):
                 made._once[seen.lane].append(seen.sink_id)
         made.lanes = await made._open(names)
@@ -413,21 +416,15 @@ class Pass:
             self._unfinished.append(failed)
 
     async def _open(self, names: list[QueueName] | None) -> list[Lane]:
-        if names is None:
-            for row in await rows_at_home(self._store, QueueStatus.DELETING):
-                with self._apart(row.name):
-                    await self._finish_deletion(row.name)
-        return await lanes_of(self._store, names)
-
-    async def _finish_deletion(self, name: QueueName) -> None:
-        found = await read_row(self._store, name)
-        if (
-            found is not None
-            and found.value.status is QueueStatus.DELETING
-            and at_home(self._store, found.value)
-        ):
-            await deletion.finish_deletion(self._store, found)
-            self.report.deletions_finished.append(name)
+        store = self._store
+        for row in await rows_at_home(store, QueueStatus.DELETING) if names is None else ():
+            with self._apart(row.name):
+                found = await read_row(store, row.name)
+                is_ending = found is not None and found.value.status is QueueStatus.DELETING
+                if found is not None and is_ending and at_home(store, found.value):
+                    await deletion.finish_deletion(store, found)
+                    self.report.deletions_finished.append(row.name)
+        return await lanes_of(store, names)
 
     async def _end_moves(self) -> None:
         """Remove the rows of moves whose mover died before it could do only that.
@@ -487,12 +484,6 @@ class Pass:
                                 self._store, sink_id, lane_id
                             )
 
-    async def _some_sinks(self) -> list[Glimpse]:
-        if self._is_full:
-            return await self._store.sinks.once(start=FIRST_TOKEN, at_most=ALL)
-        anywhere = self._store.entropy.rng.randrange(FIRST_TOKEN, -FIRST_TOKEN)
-        return await self._store.sinks.once(start=anywhere, at_most=SINKS_TOGETHER)
-
     async def _sweep_lists(self) -> None:
         """Delete bucket lists that no sink row names: their writer died before its CAS.
 
@@ -513,12 +504,8 @@ class Pass:
                         await self._store.sinks.drop_lists(sink_id, stored, ids)
 
     async def _sweep(self) -> None:
-        rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        messages: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        for lane_id, bucket in await self._store.everything.buckets():
-            rows[lane_id].append(bucket)
-        for lane_id, bucket in await self._store.everything.messages():
-            messages[lane_id].append(bucket)
+        everything = self._store.everything
+        rows, messages = by_lane(await everything.buckets()), by_lane(await everything.messages())
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
             for one in self.schedule.lanes_of(lane):
                 with noting(done):

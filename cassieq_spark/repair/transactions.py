@@ -13,9 +13,10 @@ from typing import Final
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.model.ids import LaneId, Place
 from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, SinkRow, set_of
 from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.per_bucket import by_lane
 from cassieq_spark.queue.roll_forward import roll_forward, settle_decided
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.store import Store
@@ -67,11 +68,8 @@ async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
         lane, sink_id, stored
     ):
         return 0
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in found.buckets:
-        by_lane.setdefault(place.lane, []).append(place.bucket)
     settled = 0
-    for lane_id, buckets in by_lane.items():
+    for lane_id, buckets in by_lane(found.buckets).items():
         # If a bucket does not answer, a later pass settles it, or a get from it.
         its_lane = lane.sibling(lane_id)
         rows, _ = await its_lane.buckets.read_many(buckets)

@@ -6,14 +6,13 @@ before it counts as one.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs, union
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, Runs, union
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     beyond,
@@ -24,7 +23,7 @@ from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.get.hints import TimePointer
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import named, read_rows
+from cassieq_spark.queue.per_bucket import by_lane, named, read_rows
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
@@ -248,18 +247,17 @@ async def _verify_list(
         return  # `_verify_sinks` reports it
     if stored is None or stored.value.lane != lane.first.lane_id:
         return
-    by_lane: dict[LaneId, dict[BucketNo, int]] = defaultdict(dict)
-    for place, count in stored.value.listed:
-        by_lane[place.lane][place.bucket] = count
-    for lane_id, listed in by_lane.items():
+    listed = dict(stored.value.listed)
+    for lane_id, buckets in by_lane(listed).items():
         check = checks.get(lane_id) or _LaneCheck(lane.sibling(lane_id), report)
-        rows, low = await check.read(listed)
+        rows, low = await check.read(buckets)
         for bucket, row in rows.items():
             status = "open" if row is None else row.value.status.value
             count = 0 if row is None else row.value.manifest.count
-            if bucket >= low and (status not in LISTED or count != listed[bucket]):
+            wanted = listed[Place(lane_id, bucket)]
+            if bucket >= low and (status not in LISTED or count != wanted):
                 what = (
-                    f"sink {sink_id!r} lists it with {listed[bucket]} messages, but it is "
+                    f"sink {sink_id!r} lists it with {wanted} messages, but it is "
                     f"{status} and has {count}"
                 )
                 check.found("list_without_bucket", bucket, what)
@@ -270,11 +268,9 @@ async def _verify_outside(
 ) -> None:
     """Find rows below the repair pointers, and rows above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
-        found: dict[LaneId, list[BucketNo]] = defaultdict(list)
+        found: dict[LaneId, list[BucketNo]] = {}
         with _noting(report):
-            for lane_id, bucket in await every():
-                if lane_id in lanes:
-                    found[lane_id].append(bucket)
+            found = by_lane(one for one in await every() if one[0] in lanes)
         for lane_id, buckets in found.items():
             with _noting(report), suppress(QueueDeleted):
                 # After the scan: buckets that it cannot have seen are not a finding.
