@@ -231,16 +231,10 @@ class Queue(OfOneProcess):
             StoreError: Messages that were claimed become visible again after their timeout, or
                 earlier.
         """
-        at_most = arguments.count("max_messages", max_messages)
+        most = arguments.count("max_messages", max_messages)
         lane = await self._current()
-        wanted = self._work.request(
-            lane.settings,
-            at_most=at_most,
-            visibility=visibility_timeout,
-            wait=wait,
-            consumer=consumer,
-            at_least=priority_at_least,
-        )
+        asked = visibility_timeout, consumer, priority_at_least
+        wanted = GetRequest.checked(lane.settings, most, *asked, wait=wait)
         caller.if_left(self._hand_back)
         return await tracing.received(self.name, self._work.waiting.get(lane, wanted))
 
@@ -301,9 +295,8 @@ class Queue(OfOneProcess):
         given = await self._checked(messages)
         lane = await self._current()
         now_us = lane.clock.now_us()
-        await self._settle(
-            lane, given, Extend(visibility_us=duration_us) if duration_us else Release()
-        )
+        action = Extend(visibility_us=duration_us) if duration_us else Release()
+        await self._settle(lane, given, action)
         return time_of(now_us + duration_us)
 
     @blocking
@@ -491,13 +484,8 @@ class Queue(OfOneProcess):
             QueueNotFound: The queue is gone already. A later queue of the same name stays.
             QueueInUse: Something depends on the queue; nothing was deleted.
         """
-        lane = self._lane
-        await admin.delete(
-            *(lane.store, lane.queue, lane.lane_id),
-            force=force,
-            if_empty=if_empty,
-            if_unused=if_unused,
-        )
+        lane, only_if = self._lane, {"if_empty": if_empty, "if_unused": if_unused}
+        await admin.delete(lane.store, lane.queue, lane.lane_id, force=force, **only_if)
         self._works.forget(lane.lane_id)
 
     async def _lapse(self, messages: Iterable[Message]) -> None:
@@ -527,14 +515,8 @@ class Queue(OfOneProcess):
         self, prefetch: int, visibility: Seconds | None, consumer: str | None, at_least: int
     ) -> ConsumerContext:
         def wanted(lane: Lane) -> GetRequest:
-            return self._work.request(
-                lane.settings,
-                at_most=arguments.count("prefetch", prefetch),
-                visibility=visibility,
-                wait=0,
-                consumer=consumer,
-                at_least=at_least,
-            )
+            most = arguments.count("prefetch", prefetch)
+            return GetRequest.checked(lane.settings, most, visibility, consumer, at_least)
 
         return ConsumerContext(
             queue=self.name,
