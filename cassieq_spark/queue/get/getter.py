@@ -8,20 +8,17 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from cassieq_spark import metrics
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
-
-if TYPE_CHECKING:
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.queue.get.claim import Claimed
-    from cassieq_spark.queue.lane import Lane
 
 _READS: Final = 4
 """A get claims and reads at most this many times, if leases run out while bodies are read. Each
