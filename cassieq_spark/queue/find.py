@@ -113,7 +113,9 @@ async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     """
     near = ""
     if suggests.get():
-        names = await _names_near(store, name)
+        account = name.rpartition("/")[0]  # empty: a queue without one
+        some = await store.queues.some_names()
+        names = [one for one in some if one.rpartition("/")[0] == account]
         near = await in_a_thread(partial(did_you_mean, name, names))  # it compares up to a thousand
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
@@ -122,12 +124,6 @@ async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
             or f"Create it with client.create_queue({name!r}), or see client.queues() for all names"
         )
     )
-
-
-async def _names_near(store: Store, name: str) -> list[str]:
-    """Return names of queues of the same account, or without one, as this name."""
-    account = name.rpartition("/")[0]
-    return [one for one in await store.queues.some_names() if one.rpartition("/")[0] == account]
 
 
 async def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:

@@ -161,68 +161,54 @@ async def settle_decided(
     Raises:
         QueueDeleted: The lane is dead.
     """
-    work = _Settling(lane, rows)
-    await work.run()
-    if failed is not None:
-        failed.update(work.failures)
-    elif work.failures:
-        raise next(iter(work.failures.values()))
-    return work.changed
+    refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
+    sinks, failures = await _read_sinks(lane, dict.fromkeys(ref.sink_id for ref in refs.values()))
+    fates = {
+        at: fate(sinks[ref.sink_id], place=lane.place(at), epoch=ref.epoch)
+        for at, ref in refs.items()
+        if ref.sink_id in sinks
+    }
+    changed: Rows = {}
 
-
-class _Settling:
-    """One call of `settle_decided`: read all sinks, publish listed buckets, void the rest."""
-
-    def __init__(self, lane: Lane, rows: Rows) -> None:
-        self._lane = lane
-        self._rows = rows
-        self._refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
-        self._by_sink: dict[str, list[BucketNo]] = {}
-        for bucket, ref in self._refs.items():
-            self._by_sink.setdefault(ref.sink_id, []).append(bucket)
-        self._sinks: dict[str, SinkRow | None] = {}
-        self._fates: dict[BucketNo, Fate] = {}
-        self.changed: Rows = {}
-        self.failures: dict[str, CassieqError] = {}
-
-    async def run(self) -> None:
-        """Do all steps; a failure stops only its own sink or bucket."""
-        self.failures.update(await _each(self._lane, self._read, self._by_sink))
-        for sink_id, sink in self._sinks.items():
-            for bucket in self._by_sink[sink_id]:
-                place = self._lane.place(bucket)
-                self._fates[bucket] = fate(sink, place=place, epoch=self._refs[bucket].epoch)
-        for (sink_id, _, _), error in await _publish_all(self._lane, self._listed(), self._publish):
-            self.failures.setdefault(sink_id, error)
-        void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
-        for bucket, error in await _each(self._lane, self._void, void):
-            self.failures.setdefault(self._refs[bucket].sink_id, error)
-
-    def _listed(self) -> list[Entry]:
-        """Return all buckets that are listed with one of ours: the next commit may need them."""
-        listed: list[Entry] = []
-        for sink_id, sink in self._sinks.items():
-            fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
-            if sink is not None and Fate.SEAL in fates:
-                event(_logger, "rolled_forward_by_reader", queue=self._lane.queue, sink=sink_id)
-                listed += [(sink_id, *entry) for entry in sink.listed]
-        return listed
-
-    async def _read(self, sink_id: str) -> None:
-        stored = await self._lane.store.sinks.read(sink_id)
-        self._sinks[sink_id] = None if stored is None else stored.value
-
-    async def _publish(self, seen: Seen, one: Entry) -> None:
-        now = await _publish(self._lane, *one, seen=seen)
+    async def publish(seen: Seen, one: Entry) -> None:
+        now = await _publish(lane, *one, seen=seen)
         lane_id, bucket = one[1]
-        is_here = lane_id == self._lane.lane_id
-        if now is not None and is_here and self._fates.get(bucket) is Fate.SEAL:
-            self.changed[bucket] = now
+        if now is not None and lane_id == lane.lane_id and fates.get(bucket) is Fate.SEAL:
+            changed[bucket] = now
 
-    async def _void(self, bucket: BucketNo) -> None:
-        now = await self._lane.change_bucket(bucket, _voided, known=self._rows[bucket])
+    async def void(bucket: BucketNo) -> None:
+        now = await lane.change_bucket(bucket, _voided, known=rows[bucket])
         if now is not None:
-            self.changed[bucket] = now
+            changed[bucket] = now
+
+    # All buckets that are listed with one of these: the next commit may need them.
+    listed: list[Entry] = []
+    for sink_id in dict.fromkeys(refs[at].sink_id for at, its in fates.items() if its is Fate.SEAL):
+        event(_logger, "rolled_forward_by_reader", queue=lane.queue, sink=sink_id)
+        if (sink := sinks[sink_id]) is not None:
+            listed += [(sink_id, *entry) for entry in sink.listed]
+    for (sink_id, _, _), error in await _publish_all(lane, listed, publish):
+        failures.setdefault(sink_id, error)
+    for at, error in await _each(lane, void, [at for at, its in fates.items() if its is Fate.VOID]):
+        failures.setdefault(refs[at].sink_id, error)
+    if failed is not None:
+        failed.update(failures)
+    elif failures:
+        raise next(iter(failures.values()))
+    return changed
+
+
+async def _read_sinks(
+    lane: Lane, sink_ids: Iterable[str]
+) -> tuple[dict[str, SinkRow | None], dict[str, CassieqError]]:
+    """Return the rows of sinks, and the errors of those that could not be read."""
+    rows: dict[str, SinkRow | None] = {}
+
+    async def read(sink_id: str) -> None:
+        stored = await lane.store.sinks.read(sink_id)
+        rows[sink_id] = None if stored is None else stored.value
+
+    return rows, dict(await _each(lane, read, sink_ids))
 
 
 async def _publish_all(
