@@ -162,7 +162,8 @@ async def settle_decided(
         QueueDeleted: The lane is dead.
     """
     refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
-    sinks, failures = await _read_sinks(lane, dict.fromkeys(ref.sink_id for ref in refs.values()))
+    failures = {} if failed is None else failed
+    sinks = await _read_sinks(lane, dict.fromkeys(ref.sink_id for ref in refs.values()), failures)
     fates = {
         at: fate(sinks[ref.sink_id], place=lane.place(at), epoch=ref.epoch)
         for at, ref in refs.items()
@@ -191,24 +192,23 @@ async def settle_decided(
         failures.setdefault(sink_id, error)
     for at, error in await _each(lane, void, [at for at, its in fates.items() if its is Fate.VOID]):
         failures.setdefault(refs[at].sink_id, error)
-    if failed is not None:
-        failed.update(failures)
-    elif failures:
+    if failures and failed is None:
         raise next(iter(failures.values()))
     return changed
 
 
 async def _read_sinks(
-    lane: Lane, sink_ids: Iterable[str]
-) -> tuple[dict[str, SinkRow | None], dict[str, CassieqError]]:
-    """Return the rows of sinks, and the errors of those that could not be read."""
+    lane: Lane, sink_ids: Iterable[str], failures: dict[str, CassieqError]
+) -> dict[str, SinkRow | None]:
+    """Return the rows of sinks; add the errors of those that could not be read to ``failures``."""
     rows: dict[str, SinkRow | None] = {}
 
     async def read(sink_id: str) -> None:
         stored = await lane.store.sinks.read(sink_id)
         rows[sink_id] = None if stored is None else stored.value
 
-    return rows, dict(await _each(lane, read, sink_ids))
+    failures.update(await _each(lane, read, sink_ids))
+    return rows
 
 
 async def _publish_all(

@@ -40,7 +40,7 @@ from cassieq_spark.repair.cleanup import (
     together,
 )
 from cassieq_spark.repair.progress import SILENT, OnProgress, Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport, note, noting
+from cassieq_spark.repair.report import Part, QueueRepair, RepairReport, note, noting
 from cassieq_spark.repair.transactions import (
     Undecided,
     abort_if_silent,
@@ -74,7 +74,7 @@ _logger = get_logger("repair")
 
 
 @dataclass(slots=True, kw_only=True)
-class Healed:
+class Healed(Part):
     """The result for some buckets of one queue, and the rest of the queue's work.
 
     Attributes:
@@ -85,20 +85,10 @@ class Healed:
     """
 
     done: QueueRepair
-    undecided: dict[str, Undecided] = field(default_factory=dict)
+    undecided: dict[str, list[Undecided]] = field(default_factory=dict)
     finished: list[Place] = field(default_factory=list)
     dead_sets: set[UUID] = field(default_factory=set)
     has_missed: bool = False
-
-    def add(self, other: Healed) -> None:
-        """Add the result for other buckets of the same queue."""
-        self.done.add(other.done)
-        for sink_id, some in other.undecided.items():
-            known = self.undecided.setdefault(sink_id, Undecided())
-            known.add(some.buckets, some.epoch, some.youngest_us)
-        self.finished += other.finished
-        self.dead_sets |= other.dead_sets
-        self.has_missed |= other.has_missed
 
 
 async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
@@ -137,8 +127,8 @@ def _note(healed: Healed, place: Place, row: Row) -> None:
     if value.status in FINISHED:
         healed.finished.append(place)
     elif value.status in OF_A_SINK and value.sink is not None:
-        sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
-        sink.add([place], value.sink.epoch, value.changed_us)
+        found = Undecided(place, value.sink.epoch, value.changed_us)
+        healed.undecided.setdefault(value.sink.sink_id, []).append(found)
     healed.dead_sets |= {part.set_id for part in value.dead}
 
 
@@ -243,10 +233,8 @@ async def _move(
         except SinkFenced as error:
             done.problems.append(str(error))  # only this set failed
             continue
-        if redriven_to is None:
-            done.moved_dead += moved
-        else:
-            done.redriven += moved
+        done.moved_dead += 0 if redriven_to else moved
+        done.redriven += moved if redriven_to else 0
 
 
 async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:

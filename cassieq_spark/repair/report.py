@@ -34,18 +34,27 @@ class Report:
 
 
 class Part:
-    """The report of one task about a queue."""
+    """The result of one task about a queue: a dataclass."""
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add another task's result for the same queue."""
+        """Add another task's result for the same queue, field by field."""
         for one in fields(self):  # type: ignore[arg-type]  # it is a dataclass
             mine, more = getattr(self, one.name), getattr(other, one.name)
-            if isinstance(mine, dict):
-                mine |= {key: mine.get(key, 0) + count for key, count in more.items()}
-            elif one.name != "queue":
-                setattr(self, one.name, mine + more)
+            match mine:
+                case Part():
+                    mine.add(more)
+                case dict():
+                    mine |= {
+                        key: mine[key] + its if key in mine else its for key, its in more.items()
+                    }
+                case set() | bool():
+                    setattr(self, one.name, mine | more)
+                case str():
+                    pass  # its name is the same
+                case _:
+                    setattr(self, one.name, mine + more)
 
 
 @dataclass(slots=True, kw_only=True)
