@@ -26,7 +26,7 @@ from cassieq_spark.model.ids import ID_LIMIT, BucketNo, LaneId, Runs
 from cassieq_spark.model.lanes import DueLane, finished_below, healed_always, in_turn, periods_end
 from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.deletion import drop_dead, end_lane
+from cassieq_spark.queue.admin import drop_dead, end_lane
 from cassieq_spark.queue.find import at_home
 from cassieq_spark.queue.get.claim import Rows
 from cassieq_spark.queue.get.scan import Scanner

@@ -10,7 +10,7 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, QueueName
 from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.expired import alive
+from cassieq_spark.queue.expiry import alive
 from cassieq_spark.queue.find import lanes_of, rows_at_home
 from cassieq_spark.queue.inspect.facts import Sinks
 from cassieq_spark.queue.lane import Lane, live_buckets, windows

@@ -23,8 +23,8 @@ from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
-from cassieq_spark.queue import deletion, roll_forward, seal
-from cassieq_spark.queue.expired import note_expired
+from cassieq_spark.queue import admin, roll_forward, seal
+from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.find import at_home, lanes_of, open_lane, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.per_bucket import by_lane, named, per_bucket
@@ -410,7 +410,7 @@ class Pass:
                 found = await read_row(store, row.name)
                 is_ending = found is not None and found.value.status is QueueStatus.DELETING
                 if found is not None and is_ending and at_home(store, found.value):
-                    await deletion.finish_deletion(store, found)
+                    await admin.finish_deletion(store, found)
                     self.report.deletions_finished.append(row.name)
         return await lanes_of(store, names)
 

@@ -246,7 +246,7 @@ def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: Op
 def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.queue.deletion.WINDOW", 4)
+    monkeypatch.setattr("cassieq_spark.queue.admin.WINDOW", 4)
     door, other = open_door(), open_door()
     door.queue.put_many([b"m"] * 100)
     lane = door.lane.lane_id

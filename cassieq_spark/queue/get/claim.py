@@ -27,7 +27,7 @@ from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.expired import note_expired
+from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
