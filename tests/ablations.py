@@ -1943,8 +1943,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U7",
         rule="A seal takes the latest put, not the first.",
-        old="        found.put_us = max(found.put_us, chunk.enqueued_us)\n",
-        new="        found.put_us = found.put_us or chunk.enqueued_us\n",
+        old="    put_us = max((chunk.enqueued_us for chunk in chunks), default=0)\n",
+        new="    put_us = min((chunk.enqueued_us for chunk in chunks), default=0)\n",
         tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
     ),
     Ablation(

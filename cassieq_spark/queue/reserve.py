@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from cassieq_spark.errors import CassieqError
@@ -26,14 +26,6 @@ ALWAYS: Final = 8
 
 CREATED: Final = 1
 """The version of a monoton row that was not changed since it was created."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Consecutive buckets that belong to one writer [P15]: from ``first`` to before ``end``."""
-
-    first: BucketNo
-    end: BucketNo
 
 
 async def begin_queue(first: Lane) -> None:
@@ -61,8 +53,8 @@ async def begin_queue(first: Lane) -> None:
     raise first.contended(f"the monoton row of {first.title}")
 
 
-async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
-    """Take the next whole buckets.
+async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> range:
+    """Take the next whole buckets, which belong to one writer [P15].
 
     It costs one quorum read and one LWT. A block whose reservation could not be settled is lost: it
     is a gap, which readers close.
@@ -103,7 +95,7 @@ class Reserver:
         *,
         above: BucketNo = FIRST_BUCKET,
         first_read: FirstRead | None = None,
-    ) -> Block:
+    ) -> range:
         """Take the next whole buckets; see the function `reserve`.
 
         Args:
@@ -129,7 +121,7 @@ class Reserver:
                 is_alone = known is not None and known.version == old.version
                 self._times_alone = self._times_alone + 1 if is_alone else 0
                 self._row = outcome.now
-                return Block(first=BucketNo(first), end=BucketNo(first + buckets))
+                return range(first, first + buckets)
         raise lane.contended(f"the monoton row of {lane.title}")
 
 

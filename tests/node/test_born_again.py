@@ -190,7 +190,7 @@ def dropped(door: Door, buckets: int) -> None:
 
 def leave(lane: Lane) -> BucketNo:
     """Reserve a bucket and write into it, as a producer does who knows of nothing."""
-    bucket = portal.run(reserve(lane, 1)).first
+    bucket = BucketNo(portal.run(reserve(lane, 1)).start)
     row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
     writer = lane.store.chunk_writer(writes_in_flight=2)
     portal.run(writer.write(lane.place(bucket), row))

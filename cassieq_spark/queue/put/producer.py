@@ -175,7 +175,7 @@ class Producer:
                         lane, 1, above=self._closed_below, first_read=first_read
                     )
                     first_read = None
-                    block = _Block(bucket=fresh.first, proven_at=lane.clock.monotonic())
+                    block = _Block(bucket=BucketNo(fresh.start), proven_at=lane.clock.monotonic())
                     self._block = block
                 placed[at] = Placed(
                     lane=lane.lane_id, bucket=block.bucket, first=block.next, packed=packed

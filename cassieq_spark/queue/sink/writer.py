@@ -27,7 +27,7 @@ from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId, Place, Runs
 from cassieq_spark.queue.lane import Lane, LaneEnded
-from cassieq_spark.queue.reserve import Block, reserve
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow, ChunkWriter
 
@@ -92,23 +92,24 @@ async def open_buckets(
         session = lanes[0].store.session
         most = LARGEST_BLOCK // len(lanes)
         blocks = await session.map(partial(_reserve_some, todo, most), lanes)
+        sink = partial(SinkRef, sink_id=sink_id, epoch=epoch)
         places = [
-            (lane, BucketNo(bucket), SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end))
+            (lane, BucketNo(bucket), sink(block_end=BucketNo(block.stop)))
             for lane, block in zip(lanes, blocks, strict=True)
-            for bucket in range(block.first, block.end)
+            for bucket in block
         ]
         rows = await session.map(lambda place: insert_writing(*place), places)
         # Read each lane once, after the last row (G5): buckets below L are closed and dropped [P5].
         pointers = await session.map(lambda lane: lane.read_pointers(), lanes)
         dropped_below = {lane: one.repair for lane, one in zip(lanes, pointers, strict=True)}
-        for (lane, bucket, sink), row in zip(places, rows, strict=True):
+        for (lane, bucket, ref), row in zip(places, rows, strict=True):
             if row is None or bucket < dropped_below[lane]:
                 event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
             else:
-                opened[lane.lane_id].append(OpenBucket(bucket=bucket, row=row, sink=sink))
+                opened[lane.lane_id].append(OpenBucket(bucket=bucket, row=row, sink=ref))
 
 
-async def _reserve_some(wanted: Mapping[Lane, int], most: int, lane: Lane) -> Block:
+async def _reserve_some(wanted: Mapping[Lane, int], most: int, lane: Lane) -> range:
     return await reserve(lane, min(wanted[lane], most))
 
 
@@ -268,7 +269,7 @@ class LaneWriter:
         self._sink = sink
         self._bucket_bytes = bucket_bytes
         self._block_lock = asyncio.Lock()
-        self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
+        self._block = range(FIRST_BUCKET)
         self._block_size = 0
         self._expected = 0
         self._next: deque[asyncio.Task[OpenBucket]] = deque()
@@ -391,13 +392,12 @@ class LaneWriter:
         began = lane.clock.monotonic()
         while True:
             async with self._block_lock:
-                if self._block.first >= self._block.end:
+                if not self._block:
                     wanted = self._block_size * 2 or self._expected or 1
                     self._block_size = min(wanted, LARGEST_BLOCK_OF_A_TASK)
                     self._block = await reserve(lane, self._block_size)
-                bucket, end = self._block.first, self._block.end
-                self._block = Block(first=BucketNo(bucket + 1), end=end)
-            sink = self._sink(block_end=end)
+                bucket, self._block = BucketNo(self._block[0]), self._block[1:]
+                sink = self._sink(block_end=BucketNo(self._block.stop))
             row = await insert_writing(lane, bucket, sink)
             if row is not None and not await lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
@@ -418,15 +418,14 @@ class LaneWriter:
             except (CassieqError, LaneEnded) as error:
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
         # Nothing else is running in this lane: the block does not change any more.
-        sink = self._sink(block_end=self._block.end)
+        sink = self._sink(block_end=BucketNo(self._block.stop))
         unused = rules.unused(sink, now_us=lane.clock.now_us())
         todo: list[Callable[[], Awaitable[object]]] = [partial(self._void, one) for one in unneeded]
-        left = range(self._block.first, self._block.end)
-        todo += [partial(lane.buckets.insert, BucketNo(number), unused) for number in left]
+        todo += [partial(lane.buckets.insert, BucketNo(at), unused) for at in self._block]
         for outcome in await lane.store.session.each(lambda one: one(), todo):
             if isinstance(outcome, CassieqError):
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(outcome))
-        self._block = Block(first=self._block.end, end=self._block.end)
+        self._block = range(FIRST_BUCKET)
 
     async def _void(self, opened: OpenBucket) -> None:
         def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:
