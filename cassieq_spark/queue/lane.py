@@ -19,14 +19,13 @@ from cassieq_spark.model.rows.intents import Change, Intent
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.row_port import race_pause_s
+from cassieq_spark.store.rows import race_pause_s
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Kept
 from cassieq_spark.store.tables.hints import Hints
-from cassieq_spark.store.tables.messages import Messages
+from cassieq_spark.store.tables.messages import Messages, Overlays
 from cassieq_spark.store.tables.monotons import Monoton, Monotons
-from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable
 
 TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")

@@ -8,8 +8,8 @@ from typing import Final
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.call import repeating
 from cassieq_spark.store.store import Store
-from cassieq_spark.store.timer import repeating
 
 REPAIR: Final = "repair"
 LEASE_S: Final = 30

@@ -32,8 +32,8 @@ from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.queue.settle.settle import settle_bucket
+from cassieq_spark.store.call import present
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.side_by_side import present
 
 Answer = tuple[list["Claimed"], Stored[Bucket] | None]
 

@@ -37,7 +37,7 @@ from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.get.unsealed import OpenBuckets
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import first_of
-from cassieq_spark.store.row_port import race_pause_s
+from cassieq_spark.store.rows import race_pause_s
 
 CLAIMS_PER_HINT: Final = 64
 """The number of claims that are sent under hints that were written together. Their leases begin to

@@ -19,7 +19,7 @@ from cassieq_spark.model.ids import BucketNo, message_id_of
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.row_port import RACE_PAUSE_S
+from cassieq_spark.store.rows import RACE_PAUSE_S
 
 YOUNG_US: Final = 500_000
 """A put that began less than this ago may still be running. To close its bucket would only make it

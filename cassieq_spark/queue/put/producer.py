@@ -33,8 +33,8 @@ from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Outcome, Placed
 from cassieq_spark.queue.reserve import ALWAYS, FirstRead, Reserver
+from cassieq_spark.store.call import in_turn
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.side_by_side import in_turn
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.monotons import Monoton
 

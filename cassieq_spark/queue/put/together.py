@@ -33,9 +33,9 @@ from cassieq_spark.queue.put.encode import Times
 from cassieq_spark.queue.put.results import Puts
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
-from cassieq_spark.store.call import acting
+from cassieq_spark.store.call import Patience, acting, one_call, present
 from cassieq_spark.store.chunk import Row
-from cassieq_spark.store.side_by_side import Patience, Places, begin_for_all, one_call, present
+from cassieq_spark.store.side_by_side import Places, begin_for_all
 
 Put = Callable[[Sequence["Asked"]], Awaitable[Puts]]
 

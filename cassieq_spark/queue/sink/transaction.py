@@ -39,8 +39,8 @@ from cassieq_spark.model.sink_txn import (
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
+from cassieq_spark.store.call import repeating
 from cassieq_spark.store.cas import Applied, Evicted, Outcome, Refused
-from cassieq_spark.store.timer import repeating
 
 _logger = get_logger("queue")
 
