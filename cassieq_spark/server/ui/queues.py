@@ -13,7 +13,7 @@ from pydantic import Field
 
 from cassieq_spark.errors import QueueInUse
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.inspect.facts import QueueLook, look
+from cassieq_spark.queue.inspect.stats import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
 from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown
@@ -21,7 +21,8 @@ from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.inspect.facts import BucketFacts, LaneLook, LeaseFacts
+    from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
+    from cassieq_spark.queue.inspect.stats import LaneLook
     from cassieq_spark.server.repairing import RepairPass
     from cassieq_spark.server.ui.page import Visit
 
