@@ -276,10 +276,10 @@ def test_a_deletion_that_another_client_carries_to_its_end_spares_the_next_queue
 def test_a_purge_drops_a_transaction_whose_committer_died_behind_the_commit(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def dies(*_: object) -> None:
+    async def dies(*_: object, **__: object) -> None:
         """Nothing is done any more."""
 
-    monkeypatch.setattr(transaction, "_roll_forward_if_possible", dies)
+    monkeypatch.setattr(transaction, "roll_forward", dies)
     door.put_batch(0, b"a", b"b")
     assert 2 == door.queue.purge()
     assert [] == door.queue.get()

@@ -22,6 +22,7 @@ from cassieq_spark.errors import (
     StoreError,
     StoreTimeout,
     StoreUnavailable,
+    UsageError,
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
@@ -60,10 +61,12 @@ class Proof:
     Attributes:
         kept: The offsets that are delivered if they were written; None if that is unknown.
         is_open: Whether the bucket was still open, so that more can be put into it.
+        failure: The error because of which it is unknown.
     """
 
     kept: Runs | None
     is_open: bool = False
+    failure: CassieqError | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,11 +160,11 @@ class Producer:
                     placed = await _without_put_before(lane, placed, keys, found.done)
             except StoreError as error:
                 return todo, error
-            kept = dict(await self._store(lane, placed))
+            kept = dict(await self._store(lane, placed, found))
             todo = _sorted(placed, kept, found)
             if not todo:
                 break
-        return todo, None
+        return todo, found.failure
 
     async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
@@ -231,7 +234,7 @@ class Producer:
         self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
     async def _store(
-        self, lane: Lane, placed: dict[int, Placed]
+        self, lane: Lane, placed: dict[int, Placed], found: Outcome
     ) -> list[tuple[BucketNo, Runs | None]]:
         """Write all rows, then prove each bucket.
 
@@ -240,21 +243,23 @@ class Producer:
         by_bucket: dict[BucketNo, list[Placed]] = {}
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
-        return [
-            (bucket, await self._prove(lane, bucket, is_written=await write(lane, bucket, some)))
-            for bucket, some in by_bucket.items()
-        ]
+        kept = []
+        for bucket, some in by_bucket.items():
+            proof = await self._proven(lane, bucket, some)
+            found.failure = proof.failure or found.failure
+            kept.append((bucket, proof.kept))
+        return kept
 
-    async def _prove(self, lane: Lane, bucket: BucketNo, *, is_written: bool) -> Runs | None:
-        """Return the offsets of a bucket that stay; None if that is unknown."""
+    async def _proven(self, lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> Proof:
+        """Write rows of one bucket, and prove it."""
+        is_written = await write(lane, bucket, some)
         began = lane.clock.monotonic()
         proof = await prove(lane, bucket, is_written=is_written)
         if not proof.is_open:
             self._leave(bucket)
-            return proof.kept
-        if self._block is not None and self._block.bucket == bucket:
+        elif self._block is not None and self._block.bucket == bucket:
             self._block.proven_at = max(self._block.proven_at, began)
-        return proof.kept
+        return proof
 
 
 async def write(lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> bool:
@@ -306,9 +311,9 @@ async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
             closed = await seal.close(lane, bucket)
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or await lane.is_dropped(bucket)
-    except (StoreError, ClientClosed) as error:  # the rows may stay
+    except (StoreError, UsageError) as error:  # also if it is refused, the rows may stay
         event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
-        return Proof(kept=None)
+        return Proof(kept=None, failure=error)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 
 

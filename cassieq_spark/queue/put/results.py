@@ -89,7 +89,7 @@ class Puts:
         unknown = [self.message_ids[at] for at in sorted(self.unknown)]
         lacks = self.unknown | self.missing
         stored = [one for at, one in enumerate(self.message_ids) if at not in lacks]
-        raise ambiguous(queue, unknown, stored) from failure
+        raise ambiguous(queue, unknown, stored, failure) from failure
 
     @property
     def each(self) -> list[PutResult]:
@@ -207,7 +207,9 @@ def _message_ids(lane: Lane, placed: Placed) -> list[str]:
     return [message_id_of(placed.lane, first + at, one) for at, one in enumerate(chosen)]
 
 
-def ambiguous(queue: str, unknown: Sequence[str], stored: Sequence[str]) -> PutAmbiguous:
+def ambiguous(
+    queue: str, unknown: Sequence[str], stored: Sequence[str], failure: CassieqError | None
+) -> PutAmbiguous:
     """Make the error of a put with unknown messages, or of which a part is not stored."""
     what = (
         f"{len(unknown)} messages may or may not be delivered: their bucket could be neither "
@@ -215,8 +217,9 @@ def ambiguous(queue: str, unknown: Sequence[str], stored: Sequence[str]) -> PutA
         if unknown
         else "a part of the messages could not be stored"
     )
+    why = "" if failure is None else f" ({failure.message})"
     return PutAmbiguous(
-        f"put into queue {queue!r}: {what}; {len(stored)} are stored. Before you put messages "
+        f"put into queue {queue!r}: {what}{why}; {len(stored)} are stored. Before you put messages "
         "of unknown outcome again, look for their message ids where they are consumed; what has a "
         "deduplication key can be put again with it. Put those "
         "again that the error names neither as unknown nor as stored",
