@@ -188,16 +188,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P4",
         rule="The seal's scan selects every column, so that read repair writes whole messages back.",
-        old=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts, payload, due_us, enqueued_us\n'
-        ),
-        new=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts\n'
-        ),
+        old='"scan_messages", _MESSAGE.select(f"{_CHUNK}, has_key")',
+        new='"scan_messages", _MESSAGE.select("first, part, count, parts")',
         tests=(
             "tests/node/test_statements.py::test_p4_the_seals_scan_selects_every_column_of_a_message",
         ),
@@ -479,7 +471,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="A drop is written a day ahead, so that what lands late stays shadowed.",
-        old="DROP_AHEAD_US = 86_400_000_000\n",
+        old="DROP_AHEAD_US: Final = 86_400_000_000\n",
         new="DROP_AHEAD_US = -1\n",
         tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
     ),
@@ -648,7 +640,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T13",
         rule="The time in which a machine slept while Cassandra is away counts.",
-        old="        slept_us = 0 if self._counts_sleep else self._jump_us(old)\n",
+        old="        slept_us = 0 if self._counts_sleep else self._jump_us(old, self._base.monotonic())\n",
         new="        slept_us = 0\n",
         tests=(
             "tests/unit/test_clock.py::test_t13_time_goes_on_while_the_machine_sleeps_and_cassandra_is_away",
@@ -2199,8 +2191,8 @@ ABLATIONS: Final = (
         mark="T15",
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
         within="cassieq_spark/store/tables/monotons.py",
-        old="before=old.version)\n",
-        new="before=(self.find() or old).version)\n",
+        old="DELETE_MONOTON, (self._lane,), before=old.version)\n",
+        new="DELETE_MONOTON, (self._lane,), before=(await self.find() or old).version)\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
         ),
@@ -2350,8 +2342,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="The scan of the sink rows asks one replica, so that no read repair writes a part of a row.",
-        old='    "list_sinks", Kind.GLANCE,\n',
-        new='    "list_sinks", Kind.READ,\n',
+        old="LIST_SINKS: Final = _glance(\n",
+        new="LIST_SINKS: Final = _read(\n",
         tests=(
             "tests/node/test_statements.py::test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it",
         ),

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.cli.output import print_note
-from cassieq_spark.store.folded import OUTAGE
+from cassieq_spark.store.retries import OUTAGE
 
 if TYPE_CHECKING:
     from cassieq_spark.clock import Clock

@@ -31,7 +31,7 @@ from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf
 from cassieq_spark.queue.waiting import give_back
 from cassieq_spark.store import portal
-from cassieq_spark.store.timer import Timer
+from cassieq_spark.store.call import Timer
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import Place

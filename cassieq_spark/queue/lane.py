@@ -14,7 +14,7 @@ from cassieq_spark.model.rows.events import End
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.row_port import race_pause_s
+from cassieq_spark.store.rows import race_pause_s
 from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.buckets import Buckets
     from cassieq_spark.store.tables.dedup import Kept
     from cassieq_spark.store.tables.hints import Hints
-    from cassieq_spark.store.tables.messages import Messages
+    from cassieq_spark.store.tables.messages import Messages, Overlays
     from cassieq_spark.store.tables.monotons import Monotons
-    from cassieq_spark.store.tables.overlays import Overlays
     from cassieq_spark.store.tables.pointers import PointerTable
 
 LONGEST_REST_S = 10.0

@@ -102,7 +102,8 @@ def test_p18_a_claim_answered_after_its_end_is_given_back_uncounted(door: Door) 
 
 def test_r21_a_lease_lasts_some_of_the_clients_own_cas_times(door: Door) -> None:
     sender = door.store.sender
-    sender._durations_s.extend([2.0] * 64)
+    for _ in range(64):
+        sender._note_duration(2.0)
     terms = door.reader(visibility_s=0.1)._claimer.terms(1, BucketNo(0))
     assert 8_000_000 == terms.until_us - terms.now_us
 

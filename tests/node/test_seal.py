@@ -15,7 +15,7 @@ from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.store.tables import unread
+from cassieq_spark.store.tables import messages as unread
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Put, payload
 

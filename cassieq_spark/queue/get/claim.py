@@ -29,7 +29,7 @@ from cassieq_spark.queue.expired import note_expired
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.queue.settle.settle import settle_bucket
-from cassieq_spark.store.side_by_side import present
+from cassieq_spark.store.call import present
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable

@@ -25,7 +25,7 @@ from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, Rou
 from cassieq_spark.queue.get.scan import Scanner
 from cassieq_spark.queue.get.unsealed import OpenBuckets
 from cassieq_spark.queue.per_bucket import first_of
-from cassieq_spark.store.row_port import race_pause_s
+from cassieq_spark.store.rows import race_pause_s
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -17,7 +17,7 @@ from cassieq_spark import metrics
 from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
 from cassieq_spark.model.ids import message_id_of
 from cassieq_spark.queue import seal
-from cassieq_spark.store.row_port import RACE_PAUSE_S
+from cassieq_spark.store.rows import RACE_PAUSE_S
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo

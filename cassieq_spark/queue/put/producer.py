@@ -30,7 +30,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import LaneEnded
 from cassieq_spark.queue.put.results import Outcome, Placed
 from cassieq_spark.queue.reserve import ALWAYS, Reserver
-from cassieq_spark.store.side_by_side import in_turn
+from cassieq_spark.store.call import in_turn
 from cassieq_spark.store.tables.messages import ChunkRow
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from cassieq_spark.errors import CassieqError, StoreTimeout, copied
 from cassieq_spark.queue.put import encode
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
-from cassieq_spark.store.call import acting
-from cassieq_spark.store.side_by_side import Places, begin_for_all, one_call, present
+from cassieq_spark.store.call import acting, one_call, present
+from cassieq_spark.store.side_by_side import Places, begin_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.put.encode import Times
     from cassieq_spark.queue.put.results import Puts
+    from cassieq_spark.store.call import Patience
     from cassieq_spark.store.chunk import Row
-    from cassieq_spark.store.side_by_side import Patience
 
     Put = Callable[[Sequence["Asked"]], Awaitable[Puts]]
 

@@ -28,8 +28,8 @@ from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
-from cassieq_spark.store.row_port import Company
-from cassieq_spark.store.timer import Timer
+from cassieq_spark.store.call import Timer
+from cassieq_spark.store.rows import Company
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Set

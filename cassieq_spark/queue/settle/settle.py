@@ -479,7 +479,7 @@ async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) 
 
 
 def acks_of(receipts: Sequence[Receipt]) -> Settle:
-    """Return the acks of one bucket's receipts, for `store.row_port.Company`."""
+    """Return the acks of one bucket's receipts, for `store.rows.Company`."""
     return wanted(by_lease(receipts, ACK))
 
 
