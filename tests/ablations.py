@@ -988,8 +988,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        old="""        if not self._is_row_fresh:
-            await self._beat()
+        old="""    if not is_row_fresh:
+        await beat()
 """,
         new="",
         tests=(
@@ -1108,8 +1108,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        old="min(todo[lane], most)",
-        new="todo[lane]",
+        old="min(wanted[lane], most)",
+        new="wanted[lane]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),
@@ -1248,8 +1248,8 @@ ABLATIONS: Final = (
         mark="R18",
         rule="A purge seals what is open before it drops.",
         within="cassieq_spark/queue/admin.py",
-        old="    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)\n",
-        new="    closed = await None if row is None else await seal.finish(lane, bucket, row)\n",
+        old="    closed = await seal.finish(lane, bucket, rows[bucket])\n",
+        new="    closed = rows[bucket] and await seal.finish(lane, bucket, rows[bucket])\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
     ),
     Ablation(
@@ -1766,8 +1766,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="The buckets of a connector's batch are opened in all lanes side by side.",
-        old="    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
-        new="    blocks = [await reserve(lane, min(todo[lane], most)) for lane in lanes]",
+        old="        blocks = await session.map(partial(_reserve_some, todo, most), lanes)",
+        new="        blocks = [await _reserve_some(todo, most, lane) for lane in lanes]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
         ),
@@ -1803,8 +1803,8 @@ ABLATIONS: Final = (
         mark="U18",
         rule="A redrive by ids takes those of the lane that they name.",
         within="cassieq_spark/repair/redrive.py",
-        old="                if place.lane == lane.lane_id\n",
-        new="                if place.bucket >= 0\n",
+        old=" if place.lane == lane.lane_id}\n",
+        new=" if place.bucket >= 0}\n",
         tests=(
             "tests/node/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
         ),
@@ -1935,8 +1935,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U7",
         rule="A seal takes the latest put, not the first.",
-        old="        found.put_us = max(found.put_us, chunk.enqueued_us)\n",
-        new="        found.put_us = found.put_us or chunk.enqueued_us\n",
+        old="    put_us = max((chunk.enqueued_us for chunk in chunks), default=0)\n",
+        new="    put_us = min((chunk.enqueued_us for chunk in chunks), default=0)\n",
         tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
     ),
     Ablation(
@@ -2252,24 +2252,13 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        old="""    if not await _took_effect(lane, who, outcome, decision.row):
-        raise _ended(who)
-    costs = sum((one.costs for one in results), meter.read())""",
-        new="""    if not await _took_effect(lane, who, outcome, decision.row):
-        return await commit(lane, who, ONLY_BATCH, results)
-    costs = sum((one.costs for one in results), meter.read())""",
+        old="""        if once is not None and (stored is None or stored.version.writer != once.writer):
+            raise _ended(who)
+""",
+        new="",
         tests=(
             "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
             "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
-        ),
-    ),
-    Ablation(
-        mark="T3",
-        rule="Its commit asks whether the row is that version before it asks for anything else.",
-        old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
-        new="    if stored is None:\n        raise _ended(who)\n",
-        tests=(
-            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
         ),
     ),
     Ablation(
@@ -2303,8 +2292,8 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         old="""        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)""",
-        new="        await roll_forward(lane, sink_id, row.listed, seen=seen)",
+        await roll_forward(lane, who.sink_id, row.listed, seen=seen)""",
+        new="        await roll_forward(lane, who.sink_id, row.listed, seen=seen)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),
@@ -2378,7 +2367,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover says that it is at work while it copies.",
-        old="        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
+        old="        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
@@ -2466,7 +2455,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive goes on where one bucket's CAS is not answered.",
-        old="                self._away[bucket] = named(error, self._lane, bucket)\n",
+        old="                away[bucket] = named(error, lane, bucket)\n",
         new="                raise\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
@@ -2475,7 +2464,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule='A redrive says "gone" of nothing that did not answer.',
-        old="known = ids.keys() - self._away.keys()\n",
+        old="known = ids.keys() - away.keys()\n",
         new="known = ids.keys()\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
@@ -2614,7 +2603,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive takes others in place of what it could not take.",
-        old="                    self._left = before  # other messages may go instead\n",
+        old="                    self.left = left  # other messages may go instead\n",
         new="                    pass\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",

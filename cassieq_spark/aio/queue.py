@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, overload
-from uuid import UUID
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.handle import PutManyOptions, Queue, Seconds
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.store.process import OfOneProcess
-
-Seconds = float | timedelta
 
 
 class AsyncQueue(OfOneProcess):
@@ -73,16 +70,8 @@ class AsyncQueue(OfOneProcess):
             /,
             bodies: Iterable[bytes],
             *,
-            priority: int | Sequence[int] = 0,
-            key: str | None = None,
-            delay: Seconds | Sequence[Seconds] = 0,
-            due_at: datetime | None = None,
-            ttl: Seconds | None = None,
-            tag: str | None = None,
-            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-            group: str | Sequence[str | None] | None = None,
-            message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: None = None,
+            **more: Unpack[PutManyOptions],
         ) -> list[str]: ...
 
         @overload
@@ -91,16 +80,8 @@ class AsyncQueue(OfOneProcess):
             /,
             bodies: Iterable[bytes],
             *,
-            priority: int | Sequence[int] = 0,
-            key: str | None = None,
-            delay: Seconds | Sequence[Seconds] = 0,
-            due_at: datetime | None = None,
-            ttl: Seconds | None = None,
-            tag: str | None = None,
-            headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None,
-            group: str | Sequence[str | None] | None = None,
-            message_ids: Sequence[UUID | str | None] | None = None,
             dedup_keys: Sequence[str | None],
+            **more: Unpack[PutManyOptions],
         ) -> list[PutResult]: ...
 
         async def put_many(self, /, bodies: Iterable[bytes], **more: Any) -> Any: ...

@@ -12,20 +12,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, QueueDeleted, copied
-from cassieq_spark.queue.message import time_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.queue.message import Message
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Message, time_of
 
 
 @dataclass(eq=False, slots=True)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
-from cassieq_spark.options.at_load import check_load, refuse_path
+from cassieq_spark.options.parse import check_load, refuse_path
 from cassieq_spark.spark import boundary, environment, tables
 from cassieq_spark.spark.schema import resolve
 

@@ -18,7 +18,7 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import SCHEMA, refuse_twice
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder

@@ -26,7 +26,7 @@ from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.model.sink_txn import Admission, AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, Sorting
@@ -191,7 +191,7 @@ def _write(
         bucket_bytes=options.bucket_bytes,
         writes_in_flight=options.writes_in_flight,
     )
-    with portal.entered(Heartbeat(lane, who.sink_id)), portal.entered(writer):
+    with portal.entered(heartbeat(lane, who.sink_id)), portal.entered(writer):
         if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
             portal.run(writer.of(lane.lane_id).begin(expected=expected))
         sorts = Sorting(lane.settings, _partition())
@@ -239,7 +239,7 @@ def _commit(
         return
     lane = portal.run(open_lane(store.shared(options.connection), options.queue))
     who = results[0].who
-    with portal.entered(Heartbeat(lane, who.sink_id)):
+    with portal.entered(heartbeat(lane, who.sink_id)):
         if isinstance(under, Begun):
             portal.run(transaction.commit_once(lane, under, results))
             return

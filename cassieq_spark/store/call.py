@@ -7,7 +7,8 @@ Cassandra away ends in time, however many others wait.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+import asyncio
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
@@ -17,8 +18,7 @@ from cassieq_spark.clock import within
 from cassieq_spark.errors import StoreTimeout
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from contextlib import AbstractContextManager
 
     from cassieq_spark.clock import Clock
@@ -267,3 +267,27 @@ class Timer:
         else:
             self.at = inf
             self._call()
+
+
+@asynccontextmanager
+async def repeating(work: Callable[[], Awaitable[object]], period_s: float) -> AsyncIterator[None]:
+    """Do some work after each period while the block runs, as a task of its own.
+
+    The block ends when work that is running has ended.
+    """
+    ended = asyncio.Event()
+
+    async def run() -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), period_s)
+            if ended.is_set():
+                return
+            await work()
+
+    task = asyncio.get_running_loop().create_task(run())
+    try:
+        yield
+    finally:
+        ended.set()
+        await task

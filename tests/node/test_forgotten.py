@@ -12,7 +12,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
-from cassieq_spark.cli.watch import _Looker
+from cassieq_spark.cli.queue import _Looker
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, QueueNotFound, StoreTimeout
 from cassieq_spark.exporter.scan import Scanner

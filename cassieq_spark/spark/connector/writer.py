@@ -28,7 +28,7 @@ from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import Meter, OpenBucket, open_buckets, prepare
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.connector import config
@@ -145,7 +145,7 @@ class ConnectorWriter:
         if isinstance(admission, AlreadyCommitted):
             portal.run(transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)]))
             return
-        with portal.entered(Heartbeat(lane, who.sink_id)):
+        with portal.entered(heartbeat(lane, who.sink_id)):
             result = self._write(frame, lane, who, admission.epoch)
             portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
 

@@ -360,7 +360,7 @@ def _bucket_rows(
 ) -> Iterator[tuple[str, object]]:
     now_us = lane.clock.now_us()
     for bucket, row, waiting in portal.iterate(
-        stats.live_rows(lane, spans, scans=asked.is_looked_into)
+        facts.live_rows(lane, spans, scans=asked.is_looked_into)
     ):
         yield (
             lane.queue,
@@ -393,7 +393,7 @@ def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.R
 
 def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bucket]]:
     """Yield sealed buckets: only these have leases and dead messages."""
-    for bucket, row, _ in portal.iterate(stats.live_rows(lane, spans, scans=False)):
+    for bucket, row, _ in portal.iterate(facts.live_rows(lane, spans, scans=False)):
         if row is not None and row.value.status is Status.SEALED:
             yield bucket, row.value
 
