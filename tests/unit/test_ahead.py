@@ -94,6 +94,6 @@ def test_a_refused_task_does_not_wait_for_its_first_row() -> None:
     finally:
         let_go.set()
     wait_until(
-        lambda: all(one.name != "cassieq-ahead" for one in threading.enumerate()),
+        lambda: all(one.name != "cassieq-work" for one in threading.enumerate()),
         describe="the thread ends with its input",
     )
