@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import platformdirs
 import typer
@@ -25,9 +26,6 @@ from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
 from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.options.values import HIDDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FILE_NAME: Final = "cassieq.toml"
 

@@ -6,7 +6,7 @@ import reprlib
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
@@ -16,9 +16,7 @@ from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
-
-if TYPE_CHECKING:
-    from cassieq_spark.options.values import Values
+from cassieq_spark.options.values import Values
 
 T = TypeVar("T")
 
