@@ -230,8 +230,7 @@ class ClusterClock:
         anchor = self._anchor
         if anchor is None:
             return self._failure is None
-        is_old = self._base.monotonic() >= anchor.due_s + MEASURE_EVERY_S
-        return is_old or abs(self._jump_us(anchor)) > JUMP_US
+        return self._is_stale(anchor, self._base.monotonic(), MEASURE_EVERY_S)
 
     async def settle(self) -> None:
         """Measure if the clock is in doubt. If that fails, `now_us` raises the error."""
@@ -241,7 +240,7 @@ class ClusterClock:
     async def renew(self) -> None:
         """Measure if that is due."""
         anchor = self._anchor
-        if anchor is not None and self._is_stale(anchor):
+        if anchor is not None and self._is_stale(anchor, self._base.monotonic()):
             await self._renew(anchor)
 
     def now_us(self) -> int:
@@ -251,11 +250,11 @@ class ClusterClock:
             StoreUnavailable: There was no measurement before, or too few nodes reported their time,
                 or none fast enough.
         """
-        self._base.monotonic()  # it raises a better error in a process that was forked
+        now_s = self._base.monotonic()  # it raises a better error in a process that was forked
         anchor = self._anchor
-        if anchor is None or self._is_stale(anchor):
-            anchor = self._until_renewed(anchor)
-        return anchor.cluster_us + round((self._base.monotonic() - anchor.monotonic_s) * 1e6)
+        if anchor is None or self._is_stale(anchor, now_s):
+            anchor, now_s = self._until_renewed(anchor), self._base.monotonic()
+        return anchor.cluster_us + round((now_s - anchor.monotonic_s) * 1e6)
 
     def monotonic(self) -> float:
         """See `Clock`."""
@@ -273,12 +272,14 @@ class ClusterClock:
         """See `Clock`."""
         return self._base.call_later(seconds, call)
 
-    def _is_stale(self, anchor: _Anchor) -> bool:
-        return self._base.monotonic() >= anchor.due_s or abs(self._jump_us(anchor)) > JUMP_US
+    def _is_stale(self, anchor: _Anchor, now_s: float, late_s: float = 0.0) -> bool:
+        """Whether a measurement is due, or was ``late_s`` ago; every statement asks."""
+        is_due = now_s >= anchor.due_s + late_s
+        return is_due or abs(self._jump_us(anchor, now_s)) > JUMP_US
 
-    def _jump_us(self, anchor: _Anchor) -> int:
+    def _jump_us(self, anchor: _Anchor, now_s: float) -> int:
         """Return how much further the wall clock went than the monotonic clock since the anchor."""
-        passed_us = (self._base.monotonic() - anchor.monotonic_s) * 1e6
+        passed_us = (now_s - anchor.monotonic_s) * 1e6
         return round(self._base.now_us() - anchor.wall_us - passed_us)
 
     def _until_renewed(self, old: _Anchor | None) -> _Anchor:
@@ -356,7 +357,7 @@ class ClusterClock:
         must not think that its lease lives on [T13]. The client cannot re-claim another's lease by
         that: it reaches no node, and measures anew as soon as it does.
         """
-        slept_us = 0 if self._counts_sleep else self._jump_us(old)
+        slept_us = 0 if self._counts_sleep else self._jump_us(old, self._base.monotonic())
         slept_us = slept_us if slept_us > JUMP_US else 0
         return self._anchor_at(old.monotonic_s, old.cluster_us + slept_us, RETRY_AFTER_S)
 

@@ -188,16 +188,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P4",
         rule="The seal's scan selects every column, so that read repair writes whole messages back.",
-        old=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts, payload, due_us, enqueued_us\n'
-        ),
-        new=(
-            "SCAN_MESSAGES: Final = _statement(\n"
-            '    "scan_messages", Kind.READ,\n'
-            '    """SELECT first, part, count, parts\n'
-        ),
+        old='"scan_messages", _MESSAGE.select(f"{_CHUNK}, has_key")',
+        new='"scan_messages", _MESSAGE.select("first, part, count, parts")',
         tests=(
             "tests/node/test_statements.py::test_p4_the_seals_scan_selects_every_column_of_a_message",
         ),
@@ -479,7 +471,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P14",
         rule="A drop is written a day ahead, so that what lands late stays shadowed.",
-        old="DROP_AHEAD_US = 86_400_000_000\n",
+        old="DROP_AHEAD_US: Final = 86_400_000_000\n",
         new="DROP_AHEAD_US = -1\n",
         tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
     ),
@@ -648,7 +640,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T13",
         rule="The time in which a machine slept while Cassandra is away counts.",
-        old="        slept_us = 0 if self._counts_sleep else self._jump_us(old)\n",
+        old="        slept_us = 0 if self._counts_sleep else self._jump_us(old, self._base.monotonic())\n",
         new="        slept_us = 0\n",
         tests=(
             "tests/unit/test_clock.py::test_t13_time_goes_on_while_the_machine_sleeps_and_cassandra_is_away",
@@ -996,8 +988,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R3",
         rule="A writer says that it is at work before its first row.",
-        old="""        if not self._is_row_fresh:
-            await self._beat()
+        old="""    if not is_row_fresh:
+        await beat()
 """,
         new="",
         tests=(
@@ -1116,8 +1108,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R11",
         rule="Buckets are reserved by 64 at most, each block's rows inserted before the next is reserved.",
-        old="min(todo[lane], most)",
-        new="todo[lane]",
+        old="min(wanted[lane], most)",
+        new="wanted[lane]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),
@@ -1256,8 +1248,8 @@ ABLATIONS: Final = (
         mark="R18",
         rule="A purge seals what is open before it drops.",
         within="cassieq_spark/queue/admin.py",
-        old="    closed = await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)\n",
-        new="    closed = await None if row is None else await seal.finish(lane, bucket, row)\n",
+        old="    closed = await seal.finish(lane, bucket, rows[bucket])\n",
+        new="    closed = rows[bucket] and await seal.finish(lane, bucket, rows[bucket])\n",
         tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
     ),
     Ablation(
@@ -1590,8 +1582,8 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                portal.run(give_back(claimed))\n",
-        new="                pass\n",
+        old="                    await self._claiming.give_back(claimed)\n",
+        new="                    pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
         ),
@@ -1774,8 +1766,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="The buckets of a connector's batch are opened in all lanes side by side.",
-        old="    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)",
-        new="    blocks = [await reserve(lane, min(todo[lane], most)) for lane in lanes]",
+        old="        blocks = await session.map(partial(_reserve_some, todo, most), lanes)",
+        new="        blocks = [await _reserve_some(todo, most, lane) for lane in lanes]",
         tests=(
             "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
         ),
@@ -1811,8 +1803,8 @@ ABLATIONS: Final = (
         mark="U18",
         rule="A redrive by ids takes those of the lane that they name.",
         within="cassieq_spark/repair/redrive.py",
-        old="                if place.lane == lane.lane_id\n",
-        new="                if place.bucket >= 0\n",
+        old=" if place.lane == lane.lane_id}\n",
+        new=" if place.bucket >= 0}\n",
         tests=(
             "tests/node/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
         ),
@@ -1943,8 +1935,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="U7",
         rule="A seal takes the latest put, not the first.",
-        old="        found.put_us = max(found.put_us, chunk.enqueued_us)\n",
-        new="        found.put_us = found.put_us or chunk.enqueued_us\n",
+        old="    put_us = max((chunk.enqueued_us for chunk in chunks), default=0)\n",
+        new="    put_us = min((chunk.enqueued_us for chunk in chunks), default=0)\n",
         tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
     ),
     Ablation(
@@ -2199,8 +2191,8 @@ ABLATIONS: Final = (
         mark="T15",
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
         within="cassieq_spark/store/tables/monotons.py",
-        old="before=old.version)\n",
-        new="before=(self.find() or old).version)\n",
+        old="DELETE_MONOTON, (self._lane,), before=old.version)\n",
+        new="DELETE_MONOTON, (self._lane,), before=(await self.find() or old).version)\n",
         tests=(
             "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
         ),
@@ -2260,24 +2252,13 @@ ABLATIONS: Final = (
     Ablation(
         mark="T3",
         rule="A transaction whose row is for it alone is committed on the version that began it, and tried on no other.",
-        old="""    if not await _took_effect(lane, who, outcome, decision.row):
-        raise _ended(who)
-    costs = sum((one.costs for one in results), meter.read())""",
-        new="""    if not await _took_effect(lane, who, outcome, decision.row):
-        return await commit(lane, who, ONLY_BATCH, results)
-    costs = sum((one.costs for one in results), meter.read())""",
+        old="""        if once is not None and (stored is None or stored.version.writer != once.writer):
+            raise _ended(who)
+""",
+        new="",
         tests=(
             "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
             "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
-        ),
-    ),
-    Ablation(
-        mark="T3",
-        rule="Its commit asks whether the row is that version before it asks for anything else.",
-        old="    if stored is None or stored.version.writer != once.writer:\n        raise _ended(who)\n",
-        new="    if stored is None:\n        raise _ended(who)\n",
-        tests=(
-            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
         ),
     ),
     Ablation(
@@ -2311,8 +2292,8 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         old="""        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)""",
-        new="        await roll_forward(lane, sink_id, row.listed, seen=seen)",
+        await roll_forward(lane, who.sink_id, row.listed, seen=seen)""",
+        new="        await roll_forward(lane, who.sink_id, row.listed, seen=seen)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),
@@ -2350,8 +2331,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T10",
         rule="The scan of the sink rows asks one replica, so that no read repair writes a part of a row.",
-        old='    "list_sinks", Kind.GLANCE,\n',
-        new='    "list_sinks", Kind.READ,\n',
+        old="LIST_SINKS: Final = _glance(\n",
+        new="LIST_SINKS: Final = _read(\n",
         tests=(
             "tests/node/test_statements.py::test_t10_a_quorum_read_of_a_row_that_decides_selects_all_of_it",
         ),
@@ -2386,7 +2367,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T18",
         rule="A mover says that it is at work while it copies.",
-        old="        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
+        old="        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
             "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
@@ -2474,7 +2455,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive goes on where one bucket's CAS is not answered.",
-        old="                self._away[bucket] = named(error, self._lane, bucket)\n",
+        old="                away[bucket] = named(error, lane, bucket)\n",
         new="                raise\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
@@ -2483,7 +2464,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule='A redrive says "gone" of nothing that did not answer.',
-        old="known = ids.keys() - self._away.keys()\n",
+        old="known = ids.keys() - away.keys()\n",
         new="known = ids.keys()\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
@@ -2519,7 +2500,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed of a query's other queues is given back where no offset will name it.",
-        old="            portal.run(give_back(claimed))  # no offset will name it [T22]\n",
+        old="            await self.give_back(claimed)  # no offset will name it [T22]\n",
         new="",
         tests=(
             "tests/spark/test_many_queues.py::test_what_was_claimed_beside_a_queue_that_is_gone_is_given_back_uncounted",
@@ -2528,7 +2509,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U18",
         rule="A replay reads the queues that its offset names, whatever the options say.",
-        old="                queue = self._former(name)\n",
+        old="                queue = await self._former(name)\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_many_queues.py::test_u18_a_replay_reads_what_its_offset_names_whatever_the_options_say",
@@ -2622,7 +2603,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="A redrive takes others in place of what it could not take.",
-        old="                    self._left = before  # other messages may go instead\n",
+        old="                    self.left = left  # other messages may go instead\n",
         new="                    pass\n",
         tests=(
             "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",

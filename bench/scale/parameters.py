@@ -6,10 +6,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.store import (  # noqa: F401 - they have statements of their own
-    account_statements,
-    dedup_statements,
-)
 from cassieq_spark.store.statements import Kind as StatementKind
 from cassieq_spark.store.statements import every_statement
 

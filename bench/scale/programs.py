@@ -14,7 +14,7 @@ from bench.scale.parameters import Kind
 from bench.scale.recipes import BUCKET_SIZE
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
-from cassieq_spark.store.row_port import RACE_DOUBLINGS, RACE_PAUSE_S
+from cassieq_spark.store.rows import RACE_DOUBLINGS, RACE_PAUSE_S
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

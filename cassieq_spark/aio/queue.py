@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.handle import PutArguments, Queue
+from cassieq_spark.queue.handle import PutManyOptions, Queue, Seconds
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.store.process import OfOneProcess
-
-Seconds = float | timedelta
 
 
 class AsyncQueue(OfOneProcess):
@@ -73,7 +71,7 @@ class AsyncQueue(OfOneProcess):
             bodies: Iterable[bytes],
             *,
             dedup_keys: None = None,
-            **more: Unpack[PutArguments],
+            **more: Unpack[PutManyOptions],
         ) -> list[str]: ...
 
         @overload
@@ -83,7 +81,7 @@ class AsyncQueue(OfOneProcess):
             bodies: Iterable[bytes],
             *,
             dedup_keys: Sequence[str | None],
-            **more: Unpack[PutArguments],
+            **more: Unpack[PutManyOptions],
         ) -> list[PutResult]: ...
 
         async def put_many(self, /, bodies: Iterable[bytes], **more: Any) -> Any: ...

@@ -16,7 +16,7 @@ import typer
 from cassieq_spark.cli.flags import Flags, keyword
 from cassieq_spark.cli.output import in_shell, print_note
 from cassieq_spark.clock import Clock, SystemClock
-from cassieq_spark.store.folded import OUTAGE
+from cassieq_spark.store.retries import OUTAGE
 
 OVER_AFTER_S: Final = 30.0
 """An outage is over when nothing was sent again for so long; the next one has a line again."""

@@ -18,25 +18,23 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import Place
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, us_of
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf
 from cassieq_spark.queue.waiting import give_back
 from cassieq_spark.store import portal
-from cassieq_spark.store.timer import Timer
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import Place
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.call import Timer
 
 CLOSE_S: Final = 20.0
 """`Ahead.close` returns within this time plus one request's timeout, whatever the store does."""

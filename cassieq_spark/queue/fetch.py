@@ -6,22 +6,17 @@ See docs/design/source.md.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import DataLoss, LeaseLost, RowCorrupt
-from cassieq_spark.model.ids import EMPTY, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
-    from cassieq_spark.model.lanes import Fixed
-    from cassieq_spark.store.store import LaneTables, Store
-    from cassieq_spark.store.tables.messages import ChunkRow
-
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, QueueName, Runs
+from cassieq_spark.model.lanes import Fixed
+from cassieq_spark.store.store import LaneTables, Store
+from cassieq_spark.store.tables.messages import ChunkRow
 
 OFFSETS_PER_READ: Final = 10_000
 """The number of messages that one read asks for. The next reads run while these are processed."""

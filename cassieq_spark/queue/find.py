@@ -6,21 +6,18 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.caller import in_a_thread
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-
 
 suggests: Final[ContextVar[bool]] = ContextVar("cassieq_suggests", default=True)
 """Whether an error for a queue that does not exist suggests a similar name. That costs a read of
@@ -116,7 +113,9 @@ async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
     """
     near = ""
     if suggests.get():
-        names = await _names_near(store, name)
+        account = name.rpartition("/")[0]  # empty: a queue without one
+        some = await store.queues.some_names()
+        names = [one for one in some if one.rpartition("/")[0] == account]
         near = await in_a_thread(partial(did_you_mean, name, names))  # it compares up to a thousand
     return QueueNotFound(
         f"there is no queue {name!r} in keyspace {store.session.keyspace!r}.{near} "
@@ -125,12 +124,6 @@ async def missing(store: Store, name: str, advice: str = "") -> QueueNotFound:
             or f"Create it with client.create_queue({name!r}), or see client.queues() for all names"
         )
     )
-
-
-async def _names_near(store: Store, name: str) -> list[str]:
-    """Return names of queues of the same account, or without one, as this name."""
-    account = name.rpartition("/")[0]
-    return [one for one in await store.queues.some_names() if one.rpartition("/")[0] == account]
 
 
 async def find_row(store: Store, name: QueueName) -> Stored[QueueRow] | None:

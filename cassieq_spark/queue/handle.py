@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
+from typing import Final, TypedDict, Unpack, overload
 from uuid import UUID
 
 from cassieq_spark import tracing
@@ -14,12 +14,14 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
-from cassieq_spark.model.settlement import Extend, Reject, Release
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.settlement import Action, Extend, Reject, Release
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.ahead import ConsumerContext
 from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.find import refreshed
+from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.inspect.visible import peek
 from cassieq_spark.queue.lane import Lane
@@ -33,12 +35,6 @@ from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
 
-if TYPE_CHECKING:
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.settlement import Action
-    from cassieq_spark.queue.get.getter import GetRequest
-
-
 Seconds = float | timedelta
 Held = Message | str
 
@@ -48,8 +44,8 @@ LOOK_AGAIN_S: Final = 5.0
 s."""
 
 
-class PutArguments(TypedDict, total=False):
-    """The arguments of `Queue.put_many` besides the bodies and their keys."""
+class PutManyOptions(TypedDict, total=False):
+    """The arguments of `Queue.put_many` on which the type of its result does not depend."""
 
     priority: int | Sequence[int]
     key: str | None
@@ -149,7 +145,12 @@ class Queue(OfOneProcess):
 
     @overload
     def put_many(
-        self, /, bodies: Iterable[bytes], *, dedup_keys: None = None, **more: Unpack[PutArguments]
+        self,
+        /,
+        bodies: Iterable[bytes],
+        *,
+        dedup_keys: None = None,
+        **more: Unpack[PutManyOptions],
     ) -> list[str]: ...
 
     @overload
@@ -159,7 +160,7 @@ class Queue(OfOneProcess):
         bodies: Iterable[bytes],
         *,
         dedup_keys: Sequence[str | None],
-        **more: Unpack[PutArguments],
+        **more: Unpack[PutManyOptions],
     ) -> list[PutResult]: ...
 
     @blocking
@@ -230,16 +231,10 @@ class Queue(OfOneProcess):
             StoreError: Messages that were claimed become visible again after their timeout, or
                 earlier.
         """
-        at_most = arguments.count("max_messages", max_messages)
+        most = arguments.count("max_messages", max_messages)
         lane = await self._current()
-        wanted = self._work.request(
-            lane.settings,
-            at_most=at_most,
-            visibility=visibility_timeout,
-            wait=wait,
-            consumer=consumer,
-            at_least=priority_at_least,
-        )
+        asked = visibility_timeout, consumer, priority_at_least
+        wanted = GetRequest.checked(lane.settings, most, *asked, wait=wait)
         caller.if_left(self._hand_back)
         return await tracing.received(self.name, self._work.waiting.get(lane, wanted))
 
@@ -300,9 +295,8 @@ class Queue(OfOneProcess):
         given = await self._checked(messages)
         lane = await self._current()
         now_us = lane.clock.now_us()
-        await self._settle(
-            lane, given, Extend(visibility_us=duration_us) if duration_us else Release()
-        )
+        action = Extend(visibility_us=duration_us) if duration_us else Release()
+        await self._settle(lane, given, action)
         return time_of(now_us + duration_us)
 
     @blocking
@@ -490,13 +484,8 @@ class Queue(OfOneProcess):
             QueueNotFound: The queue is gone already. A later queue of the same name stays.
             QueueInUse: Something depends on the queue; nothing was deleted.
         """
-        lane = self._lane
-        await admin.delete(
-            *(lane.store, lane.queue, lane.lane_id),
-            force=force,
-            if_empty=if_empty,
-            if_unused=if_unused,
-        )
+        lane, only_if = self._lane, {"if_empty": if_empty, "if_unused": if_unused}
+        await admin.delete(lane.store, lane.queue, lane.lane_id, force=force, **only_if)
         self._works.forget(lane.lane_id)
 
     async def _lapse(self, messages: Iterable[Message]) -> None:
@@ -526,14 +515,8 @@ class Queue(OfOneProcess):
         self, prefetch: int, visibility: Seconds | None, consumer: str | None, at_least: int
     ) -> ConsumerContext:
         def wanted(lane: Lane) -> GetRequest:
-            return self._work.request(
-                lane.settings,
-                at_most=arguments.count("prefetch", prefetch),
-                visibility=visibility,
-                wait=0,
-                consumer=consumer,
-                at_least=at_least,
-            )
+            most = arguments.count("prefetch", prefetch)
+            return GetRequest.checked(lane.settings, most, visibility, consumer, at_least)
 
         return ConsumerContext(
             queue=self.name,

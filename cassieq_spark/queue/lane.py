@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Final, Self
+from uuid import UUID
 
 from cassieq_spark import metrics
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CasContention, QueueDeleted
 from cassieq_spark.model.bucket import Bucket, IllegalMove
-from cassieq_spark.model.ids import BucketNo, Place
-from cassieq_spark.model.lanes import Fixed
-from cassieq_spark.model.rows.events import End
-from cassieq_spark.model.rows.intents import Change
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
+from cassieq_spark.model.lanes import DueLane, Fixed
+from cassieq_spark.model.pointer import Pointers
+from cassieq_spark.model.rows.events import Answer, End
+from cassieq_spark.model.rows.intents import Change, Intent
 from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.options import QueueSettings
 from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.row_port import race_pause_s
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.rows import race_pause_s
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.buckets import Buckets
+from cassieq_spark.store.tables.dedup import Kept
+from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.messages import Messages, Overlays
+from cassieq_spark.store.tables.monotons import Monoton, Monotons
+from cassieq_spark.store.tables.pointers import PointerTable
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-    from uuid import UUID
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.model.lanes import DueLane
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.model.rows.events import Answer
-    from cassieq_spark.model.rows.intents import Intent
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.store.store import LaneTables, Store
-    from cassieq_spark.store.tables.buckets import Buckets
-    from cassieq_spark.store.tables.dedup import Kept
-    from cassieq_spark.store.tables.hints import Hints
-    from cassieq_spark.store.tables.messages import Messages
-    from cassieq_spark.store.tables.monotons import Monotons
-    from cassieq_spark.store.tables.overlays import Overlays
-    from cassieq_spark.store.tables.pointers import PointerTable
+TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")
 
 LONGEST_REST_S = 10.0
 """The longest rest of a finished bucket before it is dropped, for producers that slept [R2]."""
@@ -80,6 +73,9 @@ class Lane:
 
     Attributes:
         lanes: All fixed lanes of the queue, by priority and shard, this one among them.
+        monotons, buckets, messages, pointers, hints: Its rows of these tables.
+        overlays: Its updated bodies.
+        kept: The records that outlive its dropped buckets.
     """
 
     store: Store
@@ -89,10 +85,18 @@ class Lane:
     created_us: int
     lanes: tuple[LaneId, ...]
     labels: Mapping[str, str] = field(default_factory=dict, compare=False)
-    _tables: LaneTables = field(init=False, repr=False, compare=False)
+    monotons: Monotons = field(init=False, repr=False, compare=False)
+    buckets: Buckets = field(init=False, repr=False, compare=False)
+    messages: Messages = field(init=False, repr=False, compare=False)
+    overlays: Overlays = field(init=False, repr=False, compare=False)
+    pointers: PointerTable = field(init=False, repr=False, compare=False)
+    hints: Hints = field(init=False, repr=False, compare=False)
+    kept: Kept = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_tables", self.store.lane(self.lane_id))
+        tables = self.store.lane(self.lane_id)
+        for name in TABLES:
+            object.__setattr__(self, name, getattr(tables, name))
 
     @property
     def fixed(self) -> Fixed:
@@ -124,6 +128,12 @@ class Lane:
     def priority(self) -> int:
         """The priority of its messages."""
         return self.fixed.priority_of(self.lane_id)
+
+    @property
+    def shard(self) -> int | None:
+        """The shard of its messages; None for a due lane, which has no shard."""
+        is_due = self.due is not None
+        return None if is_due else self.fixed.class_and_shard(self.lane_id)[1]
 
     @property
     def begins_us(self) -> int:
@@ -160,41 +170,6 @@ class Lane:
         if bucket is not None:
             fields["bucket"] = bucket
         return fields
-
-    @property
-    def monotons(self) -> Monotons:
-        """The lane's monoton row."""
-        return self._tables.monotons
-
-    @property
-    def buckets(self) -> Buckets:
-        """The lane's bucket rows."""
-        return self._tables.buckets
-
-    @property
-    def messages(self) -> Messages:
-        """The lane's stored messages."""
-        return self._tables.messages
-
-    @property
-    def overlays(self) -> Overlays:
-        """The lane's updated bodies."""
-        return self._tables.overlays
-
-    @property
-    def pointers(self) -> PointerTable:
-        """The lane's pointers."""
-        return self._tables.pointers
-
-    @property
-    def hints(self) -> Hints:
-        """The lane's expiry hints."""
-        return self._tables.hints
-
-    @property
-    def kept(self) -> Kept:
-        """The records that outlive the lane's dropped buckets."""
-        return self._tables.kept
 
     @property
     def clock(self) -> Clock:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from math import inf
+from typing import ClassVar
 from uuid import UUID
 
 from cassieq_spark.model import group as groups
@@ -17,11 +18,9 @@ from cassieq_spark.model.ids import LaneId, first_id, message_id_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.sizes import OFFLOAD_BYTES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.lane import Lane
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
@@ -163,6 +162,22 @@ async def read_messages(
         if made_bytes >= OFFLOAD_BYTES:
             made_bytes = 0
             await asyncio.sleep(0)
+
+
+async def in_groups(
+    messages: AsyncIterator[Message], *, most: int, most_bytes: float = inf
+) -> AsyncIterator[list[Message]]:
+    """Split messages into lists of at most ``most``; each ends when it has ``most_bytes``."""
+    some: list[Message] = []
+    size_bytes = 0
+    async for message in messages:
+        some.append(message)
+        size_bytes += len(message.body)
+        if len(some) >= most or size_bytes >= most_bytes:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
 
 
 def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:

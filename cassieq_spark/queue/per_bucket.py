@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, StoreError
-from cassieq_spark.model.ids import BucketNo, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Stored
 
 R = TypeVar("R")
 K = TypeVar("K", BucketNo, Place)
@@ -86,3 +84,11 @@ def named(error: CassieqError, lane: Lane, at: BucketNo | Place) -> CassieqError
     if isinstance(error, StoreError) and f"bucket {at} of " not in error.message:
         error.message = f"{lane.bucket_title(at)}: {error.message}"
     return error
+
+
+def by_lane(found: Iterable[tuple[LaneId, BucketNo]]) -> defaultdict[LaneId, list[BucketNo]]:
+    """Group buckets by their lanes."""
+    grouped: defaultdict[LaneId, list[BucketNo]] = defaultdict(list)
+    for lane_id, bucket in found:
+        grouped[lane_id].append(bucket)
+    return grouped

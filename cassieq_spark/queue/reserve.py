@@ -5,25 +5,20 @@ It also ends lanes of which no id was reserved, so that none ever will be (ADR 2
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from cassieq_spark.errors import CassieqError
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
 from cassieq_spark.model.pointer import DELETED, Pointer
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.monotons import Monoton
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-
-    FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
+FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
 
 
 ALWAYS: Final = 8
@@ -31,14 +26,6 @@ ALWAYS: Final = 8
 
 CREATED: Final = 1
 """The version of a monoton row that was not changed since it was created."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Consecutive buckets that belong to one writer [P15]: from ``first`` to before ``end``."""
-
-    first: BucketNo
-    end: BucketNo
 
 
 async def begin_queue(first: Lane) -> None:
@@ -66,8 +53,8 @@ async def begin_queue(first: Lane) -> None:
     raise first.contended(f"the monoton row of {first.title}")
 
 
-async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> Block:
-    """Take the next whole buckets.
+async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> range:
+    """Take the next whole buckets, which belong to one writer [P15].
 
     It costs one quorum read and one LWT. A block whose reservation could not be settled is lost: it
     is a gap, which readers close.
@@ -108,7 +95,7 @@ class Reserver:
         *,
         above: BucketNo = FIRST_BUCKET,
         first_read: FirstRead | None = None,
-    ) -> Block:
+    ) -> range:
         """Take the next whole buckets; see the function `reserve`.
 
         Args:
@@ -134,7 +121,7 @@ class Reserver:
                 is_alone = known is not None and known.version == old.version
                 self._times_alone = self._times_alone + 1 if is_alone else 0
                 self._row = outcome.now
-                return Block(first=BucketNo(first), end=BucketNo(first + buckets))
+                return range(first, first + buckets)
         raise lane.contended(f"the monoton row of {lane.title}")
 
 

@@ -6,35 +6,29 @@ docs/design/sink.md.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
-from cassieq_spark.model.ids import Place
+from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.rows.intents import return_times_us
-from cassieq_spark.model.sink_txn import BucketList, Fate, fate
-from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
-from cassieq_spark.queue.per_bucket import named
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.model.sink_txn import BucketList, Fate, SinkRow, fate
+from cassieq_spark.queue.expiry import ExpiryHintWriter
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.per_bucket import by_lane, named
+from cassieq_spark.store.cas import Applied, Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
+Rows = dict[BucketNo, Stored[Bucket]]
 
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
-    Rows = dict[BucketNo, Stored[Bucket]]
-
-    Entry = tuple[str, Place, int]
-    """The sink id, a bucket, and the number of messages that the sink's row says it holds."""
+Entry = tuple[str, Place, int]
+"""The sink id, a bucket, and the number of messages that the sink's row says it holds."""
 
 T = TypeVar("T")
 
@@ -122,13 +116,10 @@ def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Se
         A function to call once. It waits for the rows, then reads L of each lane that has some to
         publish (G5).
     """
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in islice(places, TOGETHER):
-        by_lane.setdefault(place.lane, []).append(place.bucket)
     with lane.store.session.within(each_s=LOOK_S):
         asked = {
             lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
-            for lane_id, buckets in by_lane.items()
+            for lane_id, buckets in by_lane(islice(places, TOGETHER)).items()
         }
 
     async def low_of(at: LaneId) -> BucketNo:
@@ -170,68 +161,54 @@ async def settle_decided(
     Raises:
         QueueDeleted: The lane is dead.
     """
-    work = _Settling(lane, rows)
-    await work.run()
-    if failed is not None:
-        failed.update(work.failures)
-    elif work.failures:
-        raise next(iter(work.failures.values()))
-    return work.changed
+    refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
+    failures = {} if failed is None else failed
+    sinks = await _read_sinks(lane, dict.fromkeys(ref.sink_id for ref in refs.values()), failures)
+    fates = {
+        at: fate(sinks[ref.sink_id], place=lane.place(at), epoch=ref.epoch)
+        for at, ref in refs.items()
+        if ref.sink_id in sinks
+    }
+    changed: Rows = {}
 
-
-class _Settling:
-    """One call of `settle_decided`: read all sinks, publish listed buckets, void the rest."""
-
-    def __init__(self, lane: Lane, rows: Rows) -> None:
-        self._lane = lane
-        self._rows = rows
-        self._refs = {at: row.value.sink for at, row in rows.items() if row.value.sink is not None}
-        self._by_sink: dict[str, list[BucketNo]] = {}
-        for bucket, ref in self._refs.items():
-            self._by_sink.setdefault(ref.sink_id, []).append(bucket)
-        self._sinks: dict[str, SinkRow | None] = {}
-        self._fates: dict[BucketNo, Fate] = {}
-        self.changed: Rows = {}
-        self.failures: dict[str, CassieqError] = {}
-
-    async def run(self) -> None:
-        """Do all steps; a failure stops only its own sink or bucket."""
-        self.failures.update(await _each(self._lane, self._read, self._by_sink))
-        for sink_id, sink in self._sinks.items():
-            for bucket in self._by_sink[sink_id]:
-                place = self._lane.place(bucket)
-                self._fates[bucket] = fate(sink, place=place, epoch=self._refs[bucket].epoch)
-        for (sink_id, _, _), error in await _publish_all(self._lane, self._listed(), self._publish):
-            self.failures.setdefault(sink_id, error)
-        void = [bucket for bucket, its in self._fates.items() if its is Fate.VOID]
-        for bucket, error in await _each(self._lane, self._void, void):
-            self.failures.setdefault(self._refs[bucket].sink_id, error)
-
-    def _listed(self) -> list[Entry]:
-        """Return all buckets that are listed with one of ours: the next commit may need them."""
-        listed: list[Entry] = []
-        for sink_id, sink in self._sinks.items():
-            fates = {self._fates[bucket] for bucket in self._by_sink[sink_id]}
-            if sink is not None and Fate.SEAL in fates:
-                event(_logger, "rolled_forward_by_reader", queue=self._lane.queue, sink=sink_id)
-                listed += [(sink_id, *entry) for entry in sink.listed]
-        return listed
-
-    async def _read(self, sink_id: str) -> None:
-        stored = await self._lane.store.sinks.read(sink_id)
-        self._sinks[sink_id] = None if stored is None else stored.value
-
-    async def _publish(self, seen: Seen, one: Entry) -> None:
-        now = await _publish(self._lane, *one, seen=seen)
+    async def publish(seen: Seen, one: Entry) -> None:
+        now = await _publish(lane, *one, seen=seen)
         lane_id, bucket = one[1]
-        is_here = lane_id == self._lane.lane_id
-        if now is not None and is_here and self._fates.get(bucket) is Fate.SEAL:
-            self.changed[bucket] = now
+        if now is not None and lane_id == lane.lane_id and fates.get(bucket) is Fate.SEAL:
+            changed[bucket] = now
 
-    async def _void(self, bucket: BucketNo) -> None:
-        now = await self._lane.change_bucket(bucket, _voided, known=self._rows[bucket])
+    async def void(bucket: BucketNo) -> None:
+        now = await lane.change_bucket(bucket, _voided, known=rows[bucket])
         if now is not None:
-            self.changed[bucket] = now
+            changed[bucket] = now
+
+    # All buckets that are listed with one of these: the next commit may need them.
+    listed: list[Entry] = []
+    for sink_id in dict.fromkeys(refs[at].sink_id for at, its in fates.items() if its is Fate.SEAL):
+        event(_logger, "rolled_forward_by_reader", queue=lane.queue, sink=sink_id)
+        if (sink := sinks[sink_id]) is not None:
+            listed += [(sink_id, *entry) for entry in sink.listed]
+    for (sink_id, _, _), error in await _publish_all(lane, listed, publish):
+        failures.setdefault(sink_id, error)
+    for at, error in await _each(lane, void, [at for at, its in fates.items() if its is Fate.VOID]):
+        failures.setdefault(refs[at].sink_id, error)
+    if failures and failed is None:
+        raise next(iter(failures.values()))
+    return changed
+
+
+async def _read_sinks(
+    lane: Lane, sink_ids: Iterable[str], failures: dict[str, CassieqError]
+) -> dict[str, SinkRow | None]:
+    """Return the rows of sinks; add the errors of those that could not be read to ``failures``."""
+    rows: dict[str, SinkRow | None] = {}
+
+    async def read(sink_id: str) -> None:
+        stored = await lane.store.sinks.read(sink_id)
+        rows[sink_id] = None if stored is None else stored.value
+
+    failures.update(await _each(lane, read, sink_ids))
+    return rows
 
 
 async def _publish_all(

@@ -10,27 +10,24 @@ See docs/design/due-lanes.md.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import (
     LONGEST_PERIODS,
+    DueLane,
     due_lane,
     first_period,
     looked_at,
     periods_end,
 )
+from cassieq_spark.model.pointer import Pointers
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.reserve import begin_queue, close_unused
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.cas import Applied, Outcome
 from cassieq_spark.store.tables.monotons import Monoton
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.model.lanes import DueLane
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Outcome
 
 SLICE_S: Final = 30.0
 """A consumer remembers this long which due lanes exist."""

@@ -8,26 +8,20 @@ the winner's manifest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
-from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claim, expired_of
 from cassieq_spark.model.rows.intents import return_times_us
-from cassieq_spark.queue.expired import note_expired
-from cassieq_spark.queue.expiry_hints import ExpiryHintWriter
+from cassieq_spark.queue.expiry import ExpiryHintWriter, note_expired
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.cas import Applied, Stored
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.store.tables.messages import ChunkRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +76,17 @@ async def close(
     return await _carry_on(lane, bucket, outcome.now, returns, terms)
 
 
-async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket]) -> Closed | None:
+async def finish(lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None) -> Closed | None:
     """Carry a seal to its end from "read L" on; return any other row as it is.
+
+    Without a row, it closes the bucket; see `close`.
 
     The result means nothing alone, whatever its status: the bucket may have been sealed, drained
     and dropped meanwhile, and a copy of its first insert may have landed again. Read L after it
     before you act on it (G5, ADR 11).
     """
+    if row is None:
+        return await close(lane, bucket)
     return await _carry_on(lane, bucket, row, ExpiryHintWriter(lane, bucket), None)
 
 
@@ -108,20 +106,8 @@ async def _carry_on(
         low, scanned = lane.begin_pointers(), lane.messages.begin_scan(bucket)
         if bucket < (await low()).repair:
             return None
-        found = _Found.of(lane, await scanned())
-        sealed = rules.sealed(
-            row.value,
-            manifest=found.manifest,
-            due_us=found.due_us,
-            size_bytes=found.size_bytes,
-            now_us=lane.clock.now_us(),
-            life=Life(
-                expires_us=found.expires_us,
-                put_us=found.put_us,
-                retention_us=lane.retention_us,
-            ),
-            has_keys=found.has_keys,
-        )
+        chunks = await scanned()
+        sealed = _sealed(lane, row.value, chunks)
         leases: tuple[Lease, ...] = ()
         gone = EMPTY
         if terms is not None:
@@ -136,41 +122,36 @@ async def _carry_on(
             await (
                 returns.confirm()
             )  # for delays; the lease's claimer checks its own hint [P17] [T4]
-            chunks = found.chunks if leases else ()
-            return Closed(row=outcome.now, is_ours=True, leases=leases, chunks=chunks)
+            kept = chunks if leases else ()
+            return Closed(row=outcome.now, is_ours=True, leases=leases, chunks=kept)
         row = outcome.now
     raise lane.contended(lane.bucket_title(bucket))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Found:
-    """The result of a scan: times by offset, for messages that have one; the latest put; bytes."""
+def _sealed(lane: Lane, row: Bucket, chunks: Sequence[ChunkRow]) -> Bucket:
+    """Return the row as it is once it is sealed with what a scan has found.
 
-    chunks: Sequence[ChunkRow]
-    manifest: Runs = EMPTY
-    due_us: dict[int, int] = field(default_factory=dict)
-    expires_us: dict[int, int] = field(default_factory=dict)
-    put_us: int = 0
-    size_bytes: int = 0
-    has_keys: bool = False
-
-    @classmethod
-    def of(cls, lane: Lane, chunks: Sequence[ChunkRow]) -> _Found:
-        """Sum up the content of a bucket.
-
-        A row beyond the bucket's last id was never acknowledged, and its id belongs to the next
-        bucket: it is left out (I6) [T1].
-        """
-        ids = Runs.span(0, lane.bucket_size - 1)
-        found = cls(chunks=chunks)
-        for chunk in chunks:
-            run = Runs.span(chunk.first, chunk.last) & ids
-            found.manifest |= run
-            found.size_bytes += len(chunk.payload)
-            found.put_us = max(found.put_us, chunk.enqueued_us)
-            found.has_keys |= chunk.has_key
-            if chunk.due_us is not None:
-                found.due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
-            if chunk.expires_us is not None:
-                found.expires_us.update(dict.fromkeys(run.offsets(), chunk.expires_us))
-        return found
+    A row beyond the bucket's last id was never acknowledged, and its id belongs to the next bucket:
+    it is left out (I6) [T1].
+    """
+    ids = Runs.span(0, lane.bucket_size - 1)
+    manifest = EMPTY
+    due_us: dict[int, int] = {}
+    expires_us: dict[int, int] = {}
+    for chunk in chunks:
+        run = Runs.span(chunk.first, chunk.last) & ids
+        manifest |= run
+        if chunk.due_us is not None:
+            due_us.update(dict.fromkeys(run.offsets(), chunk.due_us))
+        if chunk.expires_us is not None:
+            expires_us.update(dict.fromkeys(run.offsets(), chunk.expires_us))
+    put_us = max((chunk.enqueued_us for chunk in chunks), default=0)
+    return rules.sealed(
+        row,
+        manifest=manifest,
+        due_us=due_us,
+        size_bytes=sum(len(chunk.payload) for chunk in chunks),
+        now_us=lane.clock.now_us(),
+        life=Life(expires_us=expires_us, put_us=put_us, retention_us=lane.retention_us),
+        has_keys=any(chunk.has_key for chunk in chunks),
+    )

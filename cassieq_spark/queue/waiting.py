@@ -25,24 +25,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, UsageError, copied
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
-from cassieq_spark.store.call import acting
-from cassieq_spark.store.side_by_side import SLOW_S, present
-
-if TYPE_CHECKING:
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.call import acting, present
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.side_by_side import SLOW_S
 
 MOST_SHARED: Final = 200
 """The maximum number of messages of a look that makes several claims. All are in memory until the

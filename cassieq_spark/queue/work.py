@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import socket
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cassieq_spark import tracing
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Times
@@ -23,18 +24,7 @@ from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.queue.waiting import Waiting
 from cassieq_spark.recent import Recent
 from cassieq_spark.store.caller import off_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import timedelta
-
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.encode import Packed
-    from cassieq_spark.store.chunk import Row
-
+from cassieq_spark.store.chunk import Row
 
 QUEUES: Final = 1_000
 """The number of queues without an open handle whose state a client keeps."""
@@ -208,7 +198,6 @@ class Work:
         Raises:
             CassieqError: See `Producer.put`, and `DueLanes.lane_for`.
         """
-        """Put messages into a lane of this queue, or into a due lane of its priority."""
         lane, due_in_us = part.lane, part.due_in_us
         due_us = lane.clock.now_us() + due_in_us
         due = await self.due_lanes.lane_for(lane, due_us) if due_in_us else None
@@ -233,7 +222,10 @@ class Work:
             once = Once.of([key for one in together for key in one.keys or ()])
             taken = Keys(round((lane.settings.dedup_window_s or 0) * 1e6))
             rows, how["keys"] = [rows[at] for at in once.positions], once.keys
-        packed = await _packed(rows, **how)
+        size = sum(len(row.body) for row in rows)
+        packed = await off_loop(
+            lambda: list(encode.pack(rows, **how)), entries=encode.entries_of(rows), size_bytes=size
+        )
         ordinary = partial(self._producer(lane).put, lane, keys=taken)
         if due is None:
             outcome = await ordinary(packed)
@@ -244,41 +236,3 @@ class Work:
 
     def _producer(self, lane: Lane) -> Producer:
         return self.producers.get_or_make(lane.lane_id, Producer)
-
-    def request(
-        self,
-        settings: QueueSettings,
-        *,
-        at_most: int,
-        visibility: float | timedelta | None,
-        wait: float | timedelta,
-        consumer: str | None,
-        at_least: int,
-    ) -> GetRequest:
-        """Check the arguments of a get.
-
-        Raises:
-            OptionInvalid: One of them has a wrong form.
-        """
-        visibility_us = None if visibility is None else arguments.visibility_us(visibility)
-        return GetRequest(
-            at_most=at_most,
-            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
-            wait_s=arguments.wait_s(wait),
-            visibility_us=visibility_us or int(settings.visibility_timeout_s * 1e6),
-            priority_at_least=arguments.priority(
-                "priority_at_least", at_least, settings.priorities
-            ),
-        )
-
-
-async def _packed(rows: Sequence[Row], **how: Any) -> list[Packed]:
-    """Pack messages, in a thread if packing takes longer than a change of threads."""
-    size = sum(len(row.body) for row in rows)
-    return await off_loop(
-        lambda: list(encode.pack(rows, **how)), entries=encode.entries_of(rows), size_bytes=size
-    )
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"

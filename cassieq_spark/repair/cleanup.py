@@ -15,17 +15,18 @@ it [U2].
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import FINISHED
-from cassieq_spark.model.ids import ID_LIMIT, BucketNo
+from cassieq_spark.model.bucket import FINISHED, Bucket
+from cassieq_spark.model.ids import ID_LIMIT, BucketNo, LaneId, Runs
 from cassieq_spark.model.lanes import DueLane, finished_below, healed_always, in_turn, periods_end
-from cassieq_spark.model.pointer import DELETED, Pointer
+from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.deletion import drop_dead, end_lane
+from cassieq_spark.queue.admin import drop_dead, end_lane
 from cassieq_spark.queue.find import at_home
 from cassieq_spark.queue.get.claim import Rows
 from cassieq_spark.queue.get.scan import Scanner
@@ -34,18 +35,11 @@ from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.queue.schedule import due_between, first_unfinished
 from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.monotons import Monoton
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import LaneId, Runs
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.store.store import Store
-
-    T = TypeVar("T")
-    R = TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 WINDOW: Final = 256

@@ -12,17 +12,20 @@ that is inserted again is another version [T3].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.group import with_group
-from cassieq_spark.model.ids import first_id, union
+from cassieq_spark.model.ids import BucketNo, LaneId, first_id, union
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
     Begun,
@@ -36,27 +39,20 @@ from cassieq_spark.model.sink_txn import (
 )
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.message import read_messages, time_of
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.message import Message, in_groups, read_messages, time_of
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
-from cassieq_spark.store.cas import Applied
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import Dead, DeadSet
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.cas import Applied, Stored
 
 MESSAGES_TOGETHER: Final = 1_000
+"""The number of messages that a move holds in memory, as far as `BYTES_IN_FLIGHT` allows."""
+
 WRITES_IN_FLIGHT: Final = 8
 
 _logger = get_logger("repair")
@@ -69,24 +65,15 @@ class Standing(Enum):
     AT_WORK = "another mover is at work on it, or died so recently that nobody can tell"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """The outcome of moving a dead set.
-
-    Attributes:
-        messages: The number of messages that this call made visible in the target.
-        is_over: Whether the set is gone from here, moved by this call or by another mover.
-    """
-
-    messages: int = 0
-    is_over: bool = True
-
-
-async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
+async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> int | None:
     """Move one dead set, unless another mover does it now.
 
     Args:
         dead: All entries of the set, which is closed [R14].
+
+    Returns:
+        The number of messages that this call made visible in the target; None if another mover is
+        at work. Otherwise the set is gone from here, moved by this call or by another one.
 
     Raises:
         SinkFenced: The move was ended while this call copied; the set stays [T18].
@@ -97,7 +84,7 @@ async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
     sink_id = move_id(set_id)
     begun = await _begin(target, sink_id)
     if begun is Standing.AT_WORK:
-        return Move(is_over=False)
+        return None
     moved = 0
     if await _is_there(lane, bucket, set_id):
         if isinstance(begun, Begun):
@@ -105,12 +92,10 @@ async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> Move:
         # If the target was deleted meanwhile, the copy may have gone with it: the set stays.
         await target.read_pointers()
         await _take_out(lane, bucket, set_id)
-        if dead[0].target is None:
-            event(_logger, "dead_moved", queue=lane.queue, to=target.queue, messages=moved)
-        else:
-            event(_logger, "messages_redriven", queue=lane.queue, to=target.queue, messages=moved)
+        told = "dead_moved" if dead[0].target is None else "messages_redriven"
+        event(_logger, told, queue=lane.queue, to=target.queue, messages=moved)
     await _end(target, sink_id)
-    return Move(messages=moved)
+    return moved
 
 
 async def _begin(target: Lane, sink_id: str) -> Begun | Standing:
@@ -164,7 +149,7 @@ async def _copy_once(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, beg
         SinkFenced: Nobody has moved the set, and this move was ended [T18].
     """
     try:
-        async with Heartbeat(target, begun.who.sink_id, is_row_fresh=True):
+        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):
             return await _copy(lane, target, bucket, dead, begun)
     except SinkFenced as error:
         if not await _is_there(lane, bucket, dead[0].set_id):
@@ -192,7 +177,8 @@ async def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: B
             for us, runs in part.deaths():
                 entries |= dict.fromkeys(runs.offsets(), replace(part, died_us=us))
         base = first_id(bucket, lane.bucket_size)
-        async for some in _together(_dead_messages(lane, bucket, dead)):
+        found = _dead_messages(lane, bucket, dead)
+        async for some in in_groups(found, most=MESSAGES_TOGETHER, most_bytes=BYTES_IN_FLIGHT):
             by_lane: dict[LaneId, list[chunks.Row]] = {}
             for one in some:
                 entry = entries[one.id - base]
@@ -212,7 +198,7 @@ def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> Lane
 
     A redriven message goes back to the class and shard that it had where it died.
     """
-    priority, shard = _class_and_shard(lane)
+    priority, shard = lane.priority, lane.shard
     if dead.target is not None:
         before = dead_letter.headers_of(message.headers)
         priority = priority if before.priority is None else before.priority
@@ -220,11 +206,6 @@ def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> Lane
     fixed = target.fixed
     shard = message.id if shard is None else shard
     return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)
-
-
-def _class_and_shard(lane: Lane) -> tuple[int, int | None]:
-    """Return the class and shard in which a message died; a due lane has no shard."""
-    return lane.fixed.class_and_shard(lane.lane_id) if lane.due is None else (lane.priority, None)
 
 
 async def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> AsyncIterator[Message]:
@@ -254,10 +235,9 @@ def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:
         dead_letter.REASON: dead.reason,
     }
     if len(lane.lanes) > 1:
-        priority, shard = _class_and_shard(lane)
-        hop[dead_letter.PRIORITY] = str(priority)
-        if shard is not None:
-            hop[dead_letter.SHARD] = str(shard)
+        hop[dead_letter.PRIORITY] = str(lane.priority)
+        if lane.shard is not None:
+            hop[dead_letter.SHARD] = str(lane.shard)
     moved = dead_letter.moved(message.headers, hop, dies=dead.target is None)
     return chunks.Row(
         body=message.body,
@@ -292,17 +272,3 @@ async def _end(target: Lane, sink_id: str) -> None:
         return
     await roll_forward(target, sink_id, stored.value.listed)
     await target.store.sinks.delete(sink_id, stored)
-
-
-async def _together(messages: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
-    """Split messages into lists that fit in memory, whatever their size."""
-    some: list[Message] = []
-    size_bytes = 0
-    async for message in messages:
-        some.append(message)
-        size_bytes += len(message.body)
-        if len(some) >= MESSAGES_TOGETHER or size_bytes >= BYTES_IN_FLIGHT:
-            yield some
-            some, size_bytes = [], 0
-    if some:
-        yield some

@@ -7,25 +7,27 @@ the buckets.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound, SinkFenced
 from cassieq_spark.log import get_logger
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
-from cassieq_spark.model.dead import may_close, movable
-from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.dead import Dead, may_close, movable
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lease import Terms, is_dying
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
-from cassieq_spark.queue import deletion, roll_forward, seal
-from cassieq_spark.queue.expired import note_expired
+from cassieq_spark.queue import admin, roll_forward, seal
+from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.find import at_home, lanes_of, open_lane, read_row, rows_at_home
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import named, per_bucket
+from cassieq_spark.queue.per_bucket import by_lane, named, per_bucket
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.cleanup import (
     Schedule,
@@ -37,8 +39,8 @@ from cassieq_spark.repair.cleanup import (
     sweep_schedules,
     together,
 )
-from cassieq_spark.repair.progress import SILENT, Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport, note, noting
+from cassieq_spark.repair.progress import SILENT, OnProgress, Tracker
+from cassieq_spark.repair.report import Part, QueueRepair, RepairReport, note, noting
 from cassieq_spark.repair.transactions import (
     Undecided,
     abort_if_silent,
@@ -46,21 +48,12 @@ from cassieq_spark.repair.transactions import (
     end_once,
     may_be_over,
 )
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import Dead
-    from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.sinks import Glimpse
-
-    Row = Stored[Bucket]
+Row = Stored[Bucket]
 
 WINDOW: Final = 64
 
@@ -81,7 +74,7 @@ _logger = get_logger("repair")
 
 
 @dataclass(slots=True, kw_only=True)
-class Healed:
+class Healed(Part):
     """The result for some buckets of one queue, and the rest of the queue's work.
 
     Attributes:
@@ -92,20 +85,10 @@ class Healed:
     """
 
     done: QueueRepair
-    undecided: dict[str, Undecided] = field(default_factory=dict)
+    undecided: dict[str, list[Undecided]] = field(default_factory=dict)
     finished: list[Place] = field(default_factory=list)
     dead_sets: set[UUID] = field(default_factory=set)
     has_missed: bool = False
-
-    def add(self, other: Healed) -> None:
-        """Add the result for other buckets of the same queue."""
-        self.done.add(other.done)
-        for sink_id, some in other.undecided.items():
-            known = self.undecided.setdefault(sink_id, Undecided())
-            known.add(some.buckets, some.epoch, some.youngest_us)
-        self.finished += other.finished
-        self.dead_sets |= other.dead_sets
-        self.has_missed |= other.has_missed
 
 
 async def heal_buckets(lane: Lane, buckets: list[BucketNo]) -> Healed:
@@ -144,8 +127,8 @@ def _note(healed: Healed, place: Place, row: Row) -> None:
     if value.status in FINISHED:
         healed.finished.append(place)
     elif value.status in OF_A_SINK and value.sink is not None:
-        sink = healed.undecided.setdefault(value.sink.sink_id, Undecided())
-        sink.add([place], value.sink.epoch, value.changed_us)
+        found = Undecided(place, value.sink.epoch, value.changed_us)
+        healed.undecided.setdefault(value.sink.sink_id, []).append(found)
     healed.dead_sets |= {part.set_id for part in value.dead}
 
 
@@ -175,21 +158,20 @@ async def _close_expired(
 
     If nobody ever reads them, their messages would otherwise stay for ever.
     """
+
+    async def close(bucket: BucketNo) -> seal.Closed | None:
+        if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
+            return None  # left alone, or dropped meanwhile (G5)
+        return await seal.close(lane, bucket)
+
     with noting(done):
-        closed, failed = await per_bucket(lane, lambda at: _close_if_expired(lane, at), unread)
+        closed, failed = await per_bucket(lane, close, unread)
         for bucket, one in closed.items():
             if one is not None:
                 rows[bucket] = one.row
                 done.closed_expired += 1
         for error in failed.values():
             note(done, error)
-
-
-async def _close_if_expired(lane: Lane, bucket: BucketNo) -> seal.Closed | None:
-    """Return the bucket if it is closed now; None if left alone, or dropped meanwhile (G5)."""
-    if not await has_expired(lane, bucket) or await lane.is_dropped(bucket):
-        return None
-    return await seal.close(lane, bucket)
 
 
 async def has_expired(lane: Lane, bucket: BucketNo) -> bool:
@@ -247,14 +229,12 @@ async def _move(
         ) from error
     for one in sets:
         try:
-            moved = (await dead.move(lane, target, bucket, one)).messages
+            moved = await dead.move(lane, target, bucket, one) or 0
         except SinkFenced as error:
             done.problems.append(str(error))  # only this set failed
             continue
-        if redriven_to is None:
-            done.moved_dead += moved
-        else:
-            done.redriven += moved
+        done.moved_dead += 0 if redriven_to else moved
+        done.redriven += moved if redriven_to else 0
 
 
 async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
@@ -342,7 +322,11 @@ class Pass:
         """
         made = cls(store, is_full=is_full, is_of_all=names is None)
         now_us = store.clock.now_us()
-        for seen in await made._some_sinks():
+        sinks = partial(store.sinks.once, start=FIRST_TOKEN, at_most=ALL)
+        if not is_full:
+            anywhere = store.entropy.rng.randrange(FIRST_TOKEN, -FIRST_TOKEN)
+            sinks = partial(store.sinks.once, start=anywhere, at_most=SINKS_TOGETHER)
+        for seen in await sinks():
             if may_be_over(seen, now_us=now_us):
                 made._once[seen.lane].append(seen.sink_id)
         made.lanes = await made._open(names)
@@ -420,21 +404,15 @@ class Pass:
             self._unfinished.append(failed)
 
     async def _open(self, names: list[QueueName] | None) -> list[Lane]:
-        if names is None:
-            for row in await rows_at_home(self._store, QueueStatus.DELETING):
-                with self._apart(row.name):
-                    await self._finish_deletion(row.name)
-        return await lanes_of(self._store, names)
-
-    async def _finish_deletion(self, name: QueueName) -> None:
-        found = await read_row(self._store, name)
-        if (
-            found is not None
-            and found.value.status is QueueStatus.DELETING
-            and at_home(self._store, found.value)
-        ):
-            await deletion.finish_deletion(self._store, found)
-            self.report.deletions_finished.append(name)
+        store = self._store
+        for row in await rows_at_home(store, QueueStatus.DELETING) if names is None else ():
+            with self._apart(row.name):
+                found = await read_row(store, row.name)
+                is_ending = found is not None and found.value.status is QueueStatus.DELETING
+                if found is not None and is_ending and at_home(store, found.value):
+                    await admin.finish_deletion(store, found)
+                    self.report.deletions_finished.append(row.name)
+        return await lanes_of(store, names)
 
     async def _end_moves(self) -> None:
         """Remove the rows of moves whose mover died before it could do only that.
@@ -494,12 +472,6 @@ class Pass:
                                 self._store, sink_id, lane_id
                             )
 
-    async def _some_sinks(self) -> list[Glimpse]:
-        if self._is_full:
-            return await self._store.sinks.once(start=FIRST_TOKEN, at_most=ALL)
-        anywhere = self._store.entropy.rng.randrange(FIRST_TOKEN, -FIRST_TOKEN)
-        return await self._store.sinks.once(start=anywhere, at_most=SINKS_TOGETHER)
-
     async def _sweep_lists(self) -> None:
         """Delete bucket lists that no sink row names: their writer died before its CAS.
 
@@ -520,12 +492,8 @@ class Pass:
                         await self._store.sinks.drop_lists(sink_id, stored, ids)
 
     async def _sweep(self) -> None:
-        rows: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        messages: dict[LaneId, list[BucketNo]] = defaultdict(list)
-        for lane_id, bucket in await self._store.everything.buckets():
-            rows[lane_id].append(bucket)
-        for lane_id, bucket in await self._store.everything.messages():
-            messages[lane_id].append(bucket)
+        everything = self._store.everything
+        rows, messages = by_lane(await everything.buckets()), by_lane(await everything.messages())
         for lane, done in zip(self.lanes, self.report.queues, strict=True):
             for one in self.schedule.lanes_of(lane):
                 with noting(done):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.call import repeating
+from cassieq_spark.store.store import Store
 
 REPAIR: Final = "repair"
 LEASE_S: Final = 30
@@ -29,8 +26,6 @@ class Lead:
         self._name = name
         self._holder = store.entropy.new_uuid()
         self._until_s = 0.0
-        self._ended = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
 
     @property
     def is_held(self) -> bool:
@@ -48,33 +43,21 @@ class Lead:
         self._until_s = asked_s + LEASE_S - 1 if is_ours else 0.0
         return is_ours
 
-    def start(self) -> None:
-        """Start to renew the lead."""
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+    async def keep(self) -> None:
+        """Renew the lead."""
+        try:
+            if not await self.take():
+                event(_logger, "lead_lost", name=self._name, error="another process leads")
+        except StoreError as error:
+            event(_logger, "lead_lost", name=self._name, error=str(error))
 
     async def give_up(self) -> None:
         """Give the lead up, so that the next process can take it at once."""
-        self._ended.set()
-        if self._keeper is not None:
-            await self._keeper
         self._until_s = 0.0
         try:
             await self._store.leaders.give_up(self._name, self._holder)
         except StoreError as error:
             event(_logger, "lead_lost", name=self._name, error=str(error))
-
-    async def _keep(self) -> None:
-        while not await self._has_ended_within(LEASE_S / 3):
-            try:
-                if not await self.take():
-                    event(_logger, "lead_lost", name=self._name, error="another process leads")
-            except StoreError as error:
-                event(_logger, "lead_lost", name=self._name, error=str(error))
-
-    async def _has_ended_within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds)
-        return self._ended.is_set()
 
 
 @asynccontextmanager
@@ -84,9 +67,9 @@ async def taken(store: Store, name: str) -> AsyncIterator[Lead | None]:
     if not await lead.take():
         yield None
         return
-    lead.start()
     try:
-        yield lead
+        async with repeating(lead.keep, LEASE_S / 3):
+            yield lead
     finally:
         await lead.give_up()
 

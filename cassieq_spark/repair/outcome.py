@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark import metrics
-from cassieq_spark.repair.report import VerifyReport
-
-if TYPE_CHECKING:
-    from cassieq_spark.metrics import Family
-    from cassieq_spark.repair.report import RepairReport
+from cassieq_spark.metrics import Family
+from cassieq_spark.repair.report import RepairReport, VerifyReport
 
 Samples = list[tuple[tuple[str, ...], float]]
 

@@ -9,9 +9,11 @@ this process dies, repair goes on where it stopped. Holds I2, I4, I7.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -25,35 +27,24 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model import redrive as rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status
-from cassieq_spark.model.dead import REDRIVE, may_redrive
+from cassieq_spark.model.dead import REDRIVE, DeadSet, may_redrive
 from cassieq_spark.model.dead_letter import headers_of
-from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id, union
+from cassieq_spark.model.ids import BucketNo, Place, QueueName, Runs, bucket_of, first_id, union
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
-from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.find import open_lane, sources_of
-from cassieq_spark.queue.inspect import stats
-from cassieq_spark.queue.inspect.visible import Spot
-from cassieq_spark.queue.lane import live_buckets
-from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.queue.inspect.facts import is_due, live_rows
+from cassieq_spark.queue.inspect.visible import Spot, looks_at, runs_of
+from cassieq_spark.queue.lane import Lane, live_buckets
+from cassieq_spark.queue.message import Message, in_groups, read_messages
 from cassieq_spark.queue.per_bucket import first_of, named
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
-from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.store import caller
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.dead import DeadSet
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
-
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100
 """The most different reasons that are reported for messages that stay: headers may hold any
@@ -108,36 +99,35 @@ async def redrive(
     """
     if wanted.to is None:
         await check_is_for_dead(lane)
-    done = Redriven(queue=lane.queue)
-    failure: StoreError | None = None
-    left = wanted.at_most
-    its_lanes = await looked_at_lanes(lane)
-    named: dict[str, Lane | str] = {}
+    targets: dict[str, Lane | str] = {}
     if wanted.to is not None:
-        named[wanted.to] = await named_target(lane, wanted.to)
+        targets[wanted.to] = await named_target(lane, wanted.to)
+    its_lanes = await looked_at_lanes(lane)
     tracker = Tracker(on_progress, 1)
+    work = _Redrive(lane, wanted, targets, is_dry_run=is_dry_run, tracker=tracker)
+    failure: StoreError | None = None
     await tracker.begin(lane.queue, len(its_lanes))
     for one in its_lanes:
-        its_part = replace(wanted, at_most=left)
-        work = _Redrive(one, its_part, dict(named), is_dry_run=is_dry_run, tracker=tracker)
         try:
-            await work.run()
+            await work.run(one)
         except StoreError as error:
-            if not work.done.by_target:
-                failure = failure or error
+            failure = failure or error
             work.done.problems.append(str(error))
-        done.add(work.report())
-        left = work.left
-        if left == 0:
+        if work.left == 0:
             break
     await tracker.begin_rest()
-    if failure is not None and not done.by_target:
+    if failure is not None and not work.done.by_target:
         raise failure
-    return done
+    return work.report()
 
 
 class _Redrive:
-    """One lane's part of a `redrive`."""
+    """A `redrive`, lane by lane.
+
+    Attributes:
+        done: What was done so far.
+        left: The number of messages that may still be taken; None: no limit.
+    """
 
     def __init__(
         self,
@@ -148,33 +138,28 @@ class _Redrive:
         is_dry_run: bool,
         tracker: Tracker,
     ) -> None:
-        self._lane = lane
+        self._lane = lane  # the one at work
         self._wanted = wanted
-        self._tracker = tracker
-        self._ids: Mapping[BucketNo, Runs] | None = None
-        if wanted.ids is not None:
-            self._ids = {
-                place.bucket: runs
-                for place, runs in wanted.ids.items()
-                if place.lane == lane.lane_id
-            }
-        self._is_dry_run = is_dry_run
-        self._left = wanted.at_most
         self._targets = targets
+        self._is_dry_run = is_dry_run
+        self._tracker = tracker
         self._stay: Counter[str] = Counter()
-        self._away: dict[BucketNo, CassieqError] = {}
+        self.left = wanted.at_most
         self.done = Redriven(queue=lane.queue)
 
-    async def run(self) -> None:
+    async def run(self, lane: Lane) -> None:
         """Work bucket by bucket, ascending; one that does not answer stops no other [T5].
 
         Raises:
-            StoreError: Nothing was taken.
+            StoreError: Nothing was taken in this lane.
         """
-        ids = self._ids
+        self._lane = lane
+        ids = of_lane(self._wanted.ids, lane)
+        away: dict[BucketNo, CassieqError] = {}
         found: dict[BucketNo, int] = {}
+        before = self.done.by_target.copy()
         in_vain = 0
-        async for bucket, row, waiting in self._rows():
+        async for bucket, row, waiting in self._rows(ids, away):
             if row is not None and row.value.status is Status.CORRUPT:
                 found[bucket] = 0 if ids is None else ids[bucket].count
                 await self._pass_over(bucket)
@@ -182,41 +167,43 @@ class _Redrive:
             places = by_state(
                 None if row is None else row.value,
                 waiting,
-                now_us=self._lane.clock.now_us(),
+                now_us=lane.clock.now_us(),
                 asked=None if ids is None else ids[bucket],
             )
             found[bucket] = sum(
                 part.runs.count for part in (*places.visible, *places.leased, *places.delayed)
             )
-            before, taken = self._left, self.done.by_target.copy()
+            left, taken = self.left, self.done.by_target.copy()
             try:
                 if await self._work_on(bucket, places):
                     in_vain = 0
             except StoreError as error:
-                self._away[bucket] = named(error, self._lane, bucket)
+                away[bucket] = named(error, lane, bucket)
                 in_vain += 1
                 if taken == self.done.by_target and not isinstance(error, CasAmbiguous):
-                    self._left = before  # other messages may go instead
+                    self.left = left  # other messages may go instead
             if in_vain >= IN_VAIN_AT_MOST:
                 self.done.problems.append(
-                    f"{in_vain} buckets in a row of queue {self._lane.queue!r} could not be "
+                    f"{in_vain} buckets in a row of queue {lane.queue!r} could not be "
                     "changed. The buckets behind them were not tried"
                 )
                 break
-            if self._left == 0:
+            if self.left == 0:
                 break
         else:
             if ids is not None:
-                known = ids.keys() - self._away.keys()
-                self.done.gone = sum(ids[at].count - found.get(at, 0) for at in known)
-        if self._away and not self.done.by_target:
-            raise first_of(self._away)
-        self.done.problems += map(str, self._away.values())
+                known = ids.keys() - away.keys()
+                self.done.gone += sum(ids[at].count - found.get(at, 0) for at in known)
+        if away and self.done.by_target == before:
+            raise first_of(away)
+        self.done.problems += map(str, away.values())
 
-    async def _rows(self) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+    async def _rows(
+        self, ids: Mapping[BucketNo, Runs] | None, away: dict[BucketNo, CassieqError]
+    ) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
         """Yield the buckets to look at; the tracker counts those before."""
-        rows = stats.live_rows(self._lane, spans_of(self._ids), away=self._away)
-        if self._ids is not None or not self._tracker.is_on:
+        rows = live_rows(self._lane, spans_of(ids), away=away)
+        if ids is not None or not self._tracker.is_on:
             async for row in rows:
                 yield row
             return
@@ -240,11 +227,6 @@ class _Redrive:
         except RowCorrupt as error:
             self.done.problems.append(str(error))
 
-    @property
-    def left(self) -> int | None:
-        """The number of messages that may still be taken; None: no limit."""
-        return self._left
-
     def report(self) -> Redriven:
         """Return what was done, and why the other messages stay."""
         self.done.homeless = self._stay.total()
@@ -258,52 +240,41 @@ class _Redrive:
         """Choose the messages to send, by target."""
         wanted = self._wanted
         chosen: dict[QueueName, list[int]] = {}
+        base = first_id(bucket, self._lane.bucket_size)
         if wanted.to is not None and wanted.where is None:
             runs = union(part.runs for part in places.visible)
-            if self._left is not None:
-                runs, _ = runs.take(self._left)
-                self._left -= runs.count
+            if self.left is not None:
+                runs, _ = runs.take(self.left)
+                self.left -= runs.count
             return {wanted.to: runs} if runs else {}
-        async for offset, message in self._messages(bucket, places, places.visible):
-            if self._left == 0:
+        async for message in self._messages(bucket, places, places.visible):
+            if self.left == 0:
                 break
             target = wanted.to or await self._source_of(message)
             if target is not None:
-                chosen.setdefault(target, []).append(offset)
-                if self._left is not None:
-                    self._left -= 1
+                chosen.setdefault(target, []).append(message.id - base)
+                if self.left is not None:
+                    self.left -= 1
         return {target: Runs.from_offsets(offsets) for target, offsets in chosen.items()}
 
     async def _count(self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]) -> int:
         if self._wanted.where is None:
             return sum(part.runs.count for part in parts)
-        return len([at async for at, _ in self._messages(bucket, places, parts)])
+        return len([one async for one in self._messages(bucket, places, parts)])
 
     async def _messages(
         self, bucket: BucketNo, places: ByState, parts: Sequence[Returned]
-    ) -> AsyncIterator[tuple[int, Message]]:
-        """Yield the wanted messages with their offsets."""
+    ) -> AsyncIterator[Message]:
+        """Yield the wanted messages."""
         where = self._wanted.where
-        base = bucket * self._lane.bucket_size
-        plan = [
-            Planned(
-                lane=self._lane.lane_id,
-                bucket=bucket,
-                runs=part.runs,
-                delivery_count=part.deliveries,
-                lease_id=None,
-                revisions=tuple(one for one in places.revisions if one[0] in part.runs),
-                is_look=True,
-            )
-            for part in parts
-        ]
+        plan = looks_at(self._lane, bucket, places.row, parts)
         read = read_messages(self._lane, [(planned, None) for planned in plan])
-        async for some in in_groups(read):
-            chosen = (
-                some if where is None else await caller.outside(partial(chosen_of, where, some))
-            )
+        async for some in in_groups(read, most=CHOSEN_TOGETHER):
+            chosen = some
+            if where is not None:
+                chosen = await caller.outside(partial(list, filter(where, some)))
             for message in chosen:
-                yield message.id - base, message
+                yield message
 
     async def _source_of(self, message: Message) -> QueueName | None:
         """Return a message's source queue; if it cannot go back there, count the reason."""
@@ -378,7 +349,7 @@ class _Redrive:
         if isinstance(target, str):
             return  # opening it has just failed
         try:
-            if not (await dead.move(lane, target, bucket, (part,))).is_over:
+            if await dead.move(lane, target, bucket, (part,)) is None:
                 return  # a repair moves it now
         except StoreError:
             raise
@@ -395,46 +366,46 @@ class _Redrive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByState:
-    """The wanted messages of one bucket, by their state."""
+    """The wanted messages of one bucket, by their state; and its row, if it is sealed."""
 
     visible: Sequence[Returned]
     leased: Sequence[Returned]
     delayed: Sequence[Returned]
-    revisions: tuple[tuple[int, int], ...] = ()
+    row: Bucket | None
 
 
 def by_state(
     row: Bucket | None, waiting: Sequence[ChunkRow], *, now_us: int, asked: Runs | None
 ) -> ByState:
     """Return the requested messages of one bucket, by their state."""
+
+    def wanted(parts: Iterable[Returned]) -> list[Returned]:
+        if asked is not None:
+            parts = [replace(part, runs=part.runs & asked) for part in parts]
+        return [part for part in parts if part.runs]
+
     if row is None or row.status is Status.SEALING:
-        due = [chunk for chunk in waiting if (chunk.due_us or 0) <= now_us]
-        later = [chunk for chunk in waiting if (chunk.due_us or 0) > now_us]
+        due = runs_of(chunk for chunk in waiting if is_due(chunk, now_us))
+        later = runs_of(chunk for chunk in waiting if not is_due(chunk, now_us))
         return ByState(
-            visible=_asked([_of_chunks(due)], asked),
+            visible=wanted([Returned(deliveries=0, runs=due)]),
             leased=(),
-            delayed=_asked([_of_chunks(later)], asked),
+            delayed=wanted([Returned(deliveries=0, runs=later)]),
+            row=None,
         )
     return ByState(
-        visible=_asked(rules.visible(row, now_us), asked),
-        leased=_asked(rules.leased(row, now_us), asked),
-        delayed=_asked(rules.delayed(row, now_us), asked),
-        revisions=row.revisions,
+        visible=wanted(rules.visible(row, now_us)),
+        leased=wanted(rules.leased(row, now_us)),
+        delayed=wanted(rules.delayed(row, now_us)),
+        row=row,
     )
 
 
-def _of_chunks(chunks: Iterable[ChunkRow]) -> Returned:
-    pairs = ((chunk.first, chunk.last) for chunk in chunks)
-    return Returned(deliveries=0, runs=Runs.of(*pairs))
-
-
-def _asked(parts: Iterable[Returned], asked: Runs | None) -> list[Returned]:
-    found = []
-    for part in parts:
-        runs = part.runs if asked is None else part.runs & asked
-        if runs:
-            found.append(Returned(deliveries=part.deliveries, runs=runs))
-    return found
+def of_lane(ids: Mapping[Place, Runs] | None, lane: Lane) -> dict[BucketNo, Runs] | None:
+    """Return the ids of one lane, as offsets by bucket; None: all."""
+    if ids is None:
+        return None
+    return {place.bucket: runs for place, runs in ids.items() if place.lane == lane.lane_id}
 
 
 def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
@@ -554,31 +525,10 @@ CHOSEN_TOGETHER: Final = 100
 threads."""
 
 
-def chosen_of(where: Callable[[Message], bool], some: list[Message]) -> list[Message]:
-    """Return the messages that a user's function wants."""
-    return [message for message in some if where(message)]
-
-
-async def in_groups(messages: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
-    """Split messages into lists, so that one change of threads serves many."""
-    some: list[Message] = []
-    async for message in messages:
-        some.append(message)
-        if len(some) >= CHOSEN_TOGETHER:
-            yield some
-            some = []
-    if some:
-        yield some
-
-
 async def sealed(lane: Lane, bucket: BucketNo) -> Stored[Bucket] | None:
     """Return the row of a bucket, sealed first if it was open: then its content is known."""
     row = await lane.buckets.read(bucket)
-    if row is None or row.value.status is Status.SEALING:
-        closed = (
-            await seal.close(lane, bucket) if row is None else await seal.finish(lane, bucket, row)
-        )
-        return None if closed is None else closed.row
-    if row.value.status is Status.PREPARED:
+    if row is not None and row.value.status is Status.PREPARED:
         return (await roll_forward.settle_decided(lane, {bucket: row})).get(bucket)
-    return row
+    closed = await seal.finish(lane, bucket, row)
+    return None if closed is None else closed.row

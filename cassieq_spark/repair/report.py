@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Self
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.frozen import frozen
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     FINISHED_WITH_MESSAGES,
     NO_MANIFEST,
     TWO_STATES,
 )
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
 
 _logger = get_logger("repair")
 
 
+class Report:
+    """A report is a dataclass of counts and texts."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]  # it is a dataclass
+
+
+class Part:
+    """The result of one task about a queue: a dataclass."""
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        """Add another task's result for the same queue, field by field."""
+        for one in fields(self):  # type: ignore[arg-type]  # it is a dataclass
+            mine, more = getattr(self, one.name), getattr(other, one.name)
+            match mine:
+                case Part():
+                    mine.add(more)
+                case dict():
+                    mine |= {
+                        key: mine[key] + its if key in mine else its for key, its in more.items()
+                    }
+                case set() | bool():
+                    setattr(self, one.name, mine | more)
+                case str():
+                    pass  # its name is the same
+                case _:
+                    setattr(self, one.name, mine + more)
+
+
 @dataclass(slots=True, kw_only=True)
-class QueueRepair:
+class QueueRepair(Part):
     """The result of one pass for one queue.
 
     Attributes:
@@ -65,12 +96,6 @@ class QueueRepair:
     swept: int = 0
     problems: list[str] = field(default_factory=list)
 
-    def add(self, other: QueueRepair) -> None:
-        """Add another task's result for the same queue."""
-        for one in fields(self):
-            if one.name != "queue":
-                setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
-
 
 @contextmanager
 def noting(
@@ -92,7 +117,7 @@ def note(done: QueueRepair, error: CassieqError) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class RepairReport:
+class RepairReport(Report):
     """The result of one pass.
 
     Attributes:
@@ -111,13 +136,9 @@ class RepairReport:
         """The problems of all queues."""
         return [f"{one.queue}: {problem}" for one in self.queues for problem in one.problems]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
-        return asdict(self)
-
 
 @dataclass(slots=True, kw_only=True)
-class Redriven:
+class Redriven(Part, Report):
     """The outcome of a redrive. Each chosen message is in one count.
 
     Attributes:
@@ -141,22 +162,6 @@ class Redriven:
     gone: int = 0
     by_target: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-    def add(self, other: Redriven) -> None:
-        """Add another task's result for the same queue."""
-        self.moved += other.moved
-        self.waiting += other.waiting
-        self.leased += other.leased
-        self.delayed += other.delayed
-        self.homeless += other.homeless
-        self.gone += other.gone
-        for target, count in other.by_target.items():
-            self.by_target[target] = self.by_target.get(target, 0) + count
-        self.problems += other.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
-        return asdict(self)
 
 
 ROW_CORRUPT: Final = "row_corrupt"
@@ -205,7 +210,7 @@ class Finding:
 
 
 @dataclass(slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Report):
     """The findings of a verify pass.
 
     Attributes:
@@ -223,7 +228,3 @@ class VerifyReport:
     ghosts: int = 0
     findings: list[Finding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
-        return asdict(self)

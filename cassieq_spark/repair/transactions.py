@@ -7,24 +7,19 @@ none (ADR 18).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, set_of
+from cassieq_spark.model.ids import LaneId, Place
+from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, SinkRow, set_of
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.per_bucket import by_lane
 from cassieq_spark.queue.roll_forward import roll_forward, settle_decided
-from cassieq_spark.store.cas import Applied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.model.ids import BucketNo, LaneId, Place
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.sinks import Glimpse
+from cassieq_spark.store.cas import Applied, Stored
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.sinks import Glimpse
 
 LONGEST_PATIENCE_S: Final = 3_600.0
 
@@ -35,27 +30,15 @@ its commit finds the outcome there [T9]. Nothing else depends on it."""
 _logger = get_logger("repair")
 
 
-@dataclass(slots=True, kw_only=True)
-class Undecided:
-    """Buckets of one sink that its row has not decided.
+class Undecided(NamedTuple):
+    """A bucket that its sink's row has not decided, and the last change of it, in cluster time."""
 
-    Attributes:
-        epoch: The epoch of the youngest transaction among them.
-        youngest_us: Cluster time of the last change of any of them.
-    """
-
-    buckets: list[Place] = field(default_factory=list)
-    epoch: int = 0
-    youngest_us: int = 0
-
-    def add(self, buckets: Iterable[Place], epoch: int, changed_us: int) -> None:
-        """Add more buckets of the sink."""
-        self.buckets += buckets
-        self.epoch = max(self.epoch, epoch)
-        self.youngest_us = max(self.youngest_us, changed_us)
+    place: Place
+    epoch: int
+    changed_us: int
 
 
-async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
+async def abort_if_silent(lane: Lane, sink_id: str, found: Sequence[Undecided]) -> int:
     """Abort an epoch whose writer has been silent for long; return how many buckets became void.
 
     Silent means that there was no heartbeat, and that no bucket changed. Each abort since the last
@@ -65,18 +48,15 @@ async def abort_if_silent(lane: Lane, sink_id: str, found: Undecided) -> int:
     stored = await lane.store.sinks.read_serial(sink_id)
     if stored is None or stored.value.lane != lane.first.lane_id:
         return 0
-    if stored.value.epoch != found.epoch:
+    if stored.value.epoch != max(one.epoch for one in found):
         return 0
-    since_us = max(found.youngest_us, stored.value.changed_us)
+    since_us = max(stored.value.changed_us, *(one.changed_us for one in found))
     if not await is_silent(lane, sink_id, stored.value, since_us) or not await _abort(
         lane, sink_id, stored
     ):
         return 0
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in found.buckets:
-        by_lane.setdefault(place.lane, []).append(place.bucket)
     settled = 0
-    for lane_id, buckets in by_lane.items():
+    for lane_id, buckets in by_lane(one.place for one in found).items():
         # If a bucket does not answer, a later pass settles it, or a get from it.
         its_lane = lane.sibling(lane_id)
         rows, _ = await its_lane.buckets.read_many(buckets)

@@ -6,13 +6,13 @@ before it counts as one.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cassieq_spark.errors import QueueDeleted, RowCorrupt, StoreError
-from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
+from cassieq_spark.errors import CassieqError, QueueDeleted, RowCorrupt, StoreError
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, Runs, union
 from cassieq_spark.model.integrity import (
     BEYOND_BUCKET,
     beyond,
@@ -22,24 +22,14 @@ from cassieq_spark.model.integrity import (
 from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.get.hints import TimePointer
-from cassieq_spark.queue.lane import live_buckets, windows
-from cassieq_spark.queue.per_bucket import named, read_rows
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.queue.per_bucket import by_lane, named, read_rows
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.repair.progress import Tracker
+from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.progress import OnProgress
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
 
 WINDOW: Final = 64
 
@@ -65,28 +55,28 @@ async def verify(
     """
     report = VerifyReport()
     tracker = Tracker(on_progress, len(lanes))
-    there: dict[LaneId, Lane] = {}
+    there: dict[LaneId, _LaneCheck] = {}
     for lane in lanes:
         before = len(report.findings), len(report.problems)
         try:
             sinks: set[str] = set()
-            away: dict[LaneId, dict[BucketNo, CassieqError]] = defaultdict(dict)
             its_lanes = lane.all
             with _noting(report):
                 its_lanes = await every_lane(lane)
-            await tracker.begin(lane.queue, len(its_lanes))
-            for one in its_lanes:
+            checks = {one.lane_id: _LaneCheck(one, report) for one in its_lanes}
+            await tracker.begin(lane.queue, len(checks))
+            for check in checks.values():
                 with _noting(report):
-                    sinks |= await _verify_lane(one, report, away[one.lane_id], tracker)
+                    sinks |= await check.run(tracker)
             for sink_id in sorted(sinks):
                 with _noting(report):
-                    await _verify_list(lane, sink_id, report, away)
+                    await _verify_list(lane, sink_id, checks, report)
         except QueueDeleted:
             # A deletion was removing these rows.
             del report.findings[before[0] :], report.problems[before[1] :]
         else:
             report.queues += 1
-            there |= {one.lane_id: one for one in its_lanes}
+            there |= checks
     await tracker.begin_rest()
     await _verify_outside(store, there, report)
     await _verify_sinks(store, there, report, has_all=has_all)
@@ -106,153 +96,149 @@ def _noting(
         report.problems.append(error.message)
 
 
-async def _read(
-    lane: Lane,
-    buckets: Iterable[BucketNo],
-    report: VerifyReport,
-    away: dict[BucketNo, CassieqError],
-) -> tuple[dict[BucketNo, Stored[Bucket] | None], int]:
-    """Return rows, and the repair pointer read after them; report each unanswered one once."""
-    said = frozenset(away)
-    rows = await read_rows(lane, buckets, away)
-    low = (await lane.read_pointers()).repair
-    report.problems += [
-        error.message for bucket, error in away.items() if bucket >= low and bucket not in said
-    ]
-    return rows, low
+class _LaneCheck:
+    """The check of one lane, which remembers the buckets that did not answer."""
 
+    def __init__(self, lane: Lane, report: VerifyReport) -> None:
+        self.lane = lane
+        self._report = report
+        self._away: dict[BucketNo, CassieqError] = {}
 
-async def _verify_lane(
-    lane: Lane, report: VerifyReport, away: dict[BucketNo, CassieqError], tracker: Tracker
-) -> set[str]:
-    """Check one lane; return the sinks that its buckets name."""
-    pointers = await lane.read_pointers()
-    if pointers.is_deleted:
-        return set()  # a due lane that is finished, and still in the schedule
-    if pointers.repair > pointers.reader:
-        what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
-        report.findings.append(_finding(lane, "pointer_backwards", None, what))
-    sinks: dict[str, set[BucketNo]] = defaultdict(set)
-    came_back: dict[BucketNo, Runs] = {}
-    live = await live_buckets(lane)
-    reach = await tracker.lane(live)
-    for window in windows(live, WINDOW):
-        rows, low = await _read(lane, window, report, away)
-        for bucket, row in rows.items():
-            await reach(bucket - 1)
-            if bucket < low:
-                continue
-            report.buckets += 1
-            with _noting(report, lane, bucket):
-                await _verify_bucket(lane, bucket, row, pointers, report)
-            if row is not None and row.value.sink is not None:
-                sinks[row.value.sink.sink_id].add(bucket)
-            if row is not None and bucket < pointers.reader and (back := _back(lane, row.value)):
-                came_back[bucket] = back
-        await reach(window[-1])
-    with _noting(report):
-        await _verify_hints(lane, came_back, report, away)
-    return set(sinks)
-
-
-async def _verify_bucket(
-    lane: Lane,
-    bucket: BucketNo,
-    row: Stored[Bucket] | None,
-    pointers: Pointers,
-    report: VerifyReport,
-) -> None:
-    if row is None:
-        report.messages += await lane.messages.count(bucket, now_us=lane.clock.now_us())
-        if bucket < pointers.reader and not await lane.is_dropped(bucket):
-            what = f"the reader pointer is {pointers.reader}, but nobody has sealed this bucket"
-            report.findings.append(_finding(lane, "reader_ahead", bucket, what))
-        return
-    value = row.value
-    if value.status is Status.CORRUPT:
-        report.findings += await _unreadable(lane, bucket)
-        return
-    report.findings += [_finding(lane, kind, bucket, what) for kind, what in broken(value)]
-    if value.status is not Status.SEALED:
-        return
-    report.unacked += value.unacked.count
-    report.messages += value.manifest.count
-    if (outside := beyond(value, bucket_size=lane.bucket_size)) is not None:
-        report.findings.append(_finding(lane, BEYOND_BUCKET, bucket, outside))
-    if (size := size_of(value)) > (limit := limit_of(lane.bucket_size)):
-        what = f"its row has {size:,} bytes, but the limit is {limit:,}"
-        report.findings.append(_finding(lane, "row_too_large", bucket, what))
-    if bucket < pointers.reader and value.fresh:
-        what = (
-            f"the reader pointer is {pointers.reader}, but {value.fresh.count} messages were "
-            "never delivered"
+    def found(self, kind: str, bucket: BucketNo | None, what: str) -> None:
+        """Report a finding."""
+        lane = self.lane
+        its_lane = str(lane.lane_id) if lane.fixed.has_others(lane.lane_id) else None
+        self._report.findings.append(
+            Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what, lane=its_lane)
         )
-        report.findings.append(_finding(lane, "reader_ahead", bucket, what))
-    spans = [Runs.span(chunk.first, chunk.last) for chunk in await lane.messages.scan(bucket)]
-    stored = union(spans)
-    if twice := stored_twice(spans):
-        what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"
-        report.findings.append(_finding(lane, "id_stored_twice", bucket, what))
-    report.litter += (stored - value.manifest).count
-    missing = value.unacked - stored
-    if missing and await _still_holds(lane, bucket, missing):
-        what = f"{missing.count} messages are not stored whole, first offset {missing.first}"
-        report.findings.append(_finding(lane, "manifest_without_rows", bucket, what))
 
+    async def read(
+        self, buckets: Iterable[BucketNo]
+    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], int]:
+        """Return rows, and the repair pointer read after them; report each unanswered one once."""
+        said = frozenset(self._away)
+        rows = await read_rows(self.lane, buckets, self._away)
+        low = (await self.lane.read_pointers()).repair
+        self._report.problems += [
+            error.message
+            for bucket, error in self._away.items()
+            if bucket >= low and bucket not in said
+        ]
+        return rows, low
 
-async def _still_holds(lane: Lane, bucket: BucketNo, missing: Runs) -> bool:
-    """Whether messages are still missing, and were not just acked or dropped by a repair."""
-    now = await lane.buckets.read(bucket)
-    return (
-        now is not None and bool(now.value.unacked & missing) and not await lane.is_dropped(bucket)
-    )
+    async def run(self, tracker: Tracker) -> set[str]:
+        """Check the lane; return the sinks that its buckets name."""
+        lane = self.lane
+        pointers = await lane.read_pointers()
+        if pointers.is_deleted:
+            return set()  # a due lane that is finished, and still in the schedule
+        if pointers.repair > pointers.reader:
+            what = f"repair pointer {pointers.repair}, reader pointer {pointers.reader}"
+            self.found("pointer_backwards", None, what)
+        sinks: set[str] = set()
+        came_back: dict[BucketNo, Runs] = {}
+        live = await live_buckets(lane)
+        reach = await tracker.lane(live)
+        for window in windows(live, WINDOW):
+            rows, low = await self.read(window)
+            for bucket, row in rows.items():
+                await reach(bucket - 1)
+                if bucket < low:
+                    continue
+                self._report.buckets += 1
+                with _noting(self._report, lane, bucket):
+                    await self._check_bucket(bucket, row, pointers.reader)
+                if row is not None and row.value.sink is not None:
+                    sinks.add(row.value.sink.sink_id)
+                if bucket < pointers.reader and (back := self._back(row)):
+                    came_back[bucket] = back
+            await reach(window[-1])
+        with _noting(self._report):
+            await self._check_hints(came_back)
+        return sinks
 
+    async def _check_bucket(
+        self, bucket: BucketNo, row: Stored[Bucket] | None, reader: BucketNo
+    ) -> None:
+        lane, report = self.lane, self._report
+        if row is None:
+            report.messages += await lane.messages.count(bucket, now_us=lane.clock.now_us())
+            if bucket < reader and not await lane.is_dropped(bucket):
+                what = f"the reader pointer is {reader}, but nobody has sealed this bucket"
+                self.found("reader_ahead", bucket, what)
+            return
+        if row.value.status is Status.CORRUPT:
+            try:
+                await lane.buckets.read(bucket)
+            except RowCorrupt as error:  # it still cannot be read
+                self.found(ROW_CORRUPT, bucket, error.message)
+            return
+        for kind, what in broken(row.value):
+            self.found(kind, bucket, what)
+        if row.value.status is Status.SEALED:
+            report.unacked += row.value.unacked.count
+            report.messages += row.value.manifest.count
+            self._check_sealed(bucket, row.value, reader)
+            await self._check_stored(bucket, row.value)
 
-async def _unreadable(lane: Lane, bucket: BucketNo) -> list[Finding]:
-    """Return why a row cannot be read, if it still cannot."""
-    try:
-        await lane.buckets.read(bucket)
-    except RowCorrupt as error:
-        return [_finding(lane, ROW_CORRUPT, bucket, error.message)]
-    return []
-
-
-def _back(lane: Lane, row: Bucket) -> Runs:
-    """Return the messages that came back by now: behind the reader, only their hint finds them."""
-    if row.status is not Status.SEALED:
-        return EMPTY
-    return union(part.runs for part in held_by_nobody(row, lane.clock.now_us()))
-
-
-async def _verify_hints(
-    lane: Lane,
-    came_back: dict[BucketNo, Runs],
-    report: VerifyReport,
-    away: dict[BucketNo, CassieqError],
-) -> None:
-    """Check that a get would read each of these buckets; hints are read after their rows."""
-    if not came_back:
-        return
-    pointers = await lane.read_pointers()
-    hints = await TimePointer(lane).begin_hints(pointers, lane.clock.now_us())()
-    silent = came_back.keys() - {bucket for _, bucket in hints}
-    rows, low = await _read(lane, sorted(silent), report, away)
-    for bucket, row in rows.items():
-        # Leave out messages that were got, acked or dropped since: they were under a hint of their
-        # own.
-        left = EMPTY if row is None else _back(lane, row.value) & came_back[bucket]
-        if left and bucket >= low:
+    def _check_sealed(self, bucket: BucketNo, row: Bucket, reader: BucketNo) -> None:
+        size = self.lane.bucket_size
+        if (outside := beyond(row, bucket_size=size)) is not None:
+            self.found(BEYOND_BUCKET, bucket, outside)
+        if (size_bytes := size_of(row)) > (limit := limit_of(size)):
+            what = f"its row has {size_bytes:,} bytes, but the limit is {limit:,}"
+            self.found("row_too_large", bucket, what)
+        if bucket < reader and row.fresh:
             what = (
-                f"{left.count} messages came back, first offset {left.first}, and no hint says so"
+                f"the reader pointer is {reader}, but {row.fresh.count} messages were "
+                "never delivered"
             )
-            report.findings.append(_finding(lane, "visible_without_hint", bucket, what))
+            self.found("reader_ahead", bucket, what)
+
+    async def _check_stored(self, bucket: BucketNo, row: Bucket) -> None:
+        lane = self.lane
+        spans = [Runs.span(chunk.first, chunk.last) for chunk in await lane.messages.scan(bucket)]
+        stored = union(spans)
+        if twice := stored_twice(spans):
+            what = f"{twice.count} messages are in two stored rows, first offset {twice.first}"
+            self.found("id_stored_twice", bucket, what)
+        self._report.litter += (stored - row.manifest).count
+        missing = row.unacked - stored
+        # They may have been acked just now, or dropped by a repair.
+        now = await lane.buckets.read(bucket) if missing else None
+        if now is not None and now.value.unacked & missing and not await lane.is_dropped(bucket):
+            what = f"{missing.count} messages are not stored whole, first offset {missing.first}"
+            self.found("manifest_without_rows", bucket, what)
+
+    def _back(self, row: Stored[Bucket] | None) -> Runs:
+        """Return the messages that came back by now; behind the reader, only a hint finds them."""
+        if row is None or row.value.status is not Status.SEALED:
+            return EMPTY
+        return union(part.runs for part in held_by_nobody(row.value, self.lane.clock.now_us()))
+
+    async def _check_hints(self, came_back: dict[BucketNo, Runs]) -> None:
+        """Check that a get would read each of these buckets; hints are read after their rows."""
+        if not came_back:
+            return
+        lane = self.lane
+        pointers = await lane.read_pointers()
+        hints = await TimePointer(lane).begin_hints(pointers, lane.clock.now_us())()
+        silent = came_back.keys() - {bucket for _, bucket in hints}
+        rows, low = await self.read(sorted(silent))
+        for bucket, row in rows.items():
+            # Leave out messages that were got, acked or dropped since: they were under a hint of
+            # their own.
+            left = self._back(row) & came_back[bucket]
+            if left and bucket >= low:
+                what = (
+                    f"{left.count} messages came back, first offset {left.first}, and no hint "
+                    "says so"
+                )
+                self.found("visible_without_hint", bucket, what)
 
 
 async def _verify_list(
-    lane: Lane,
-    sink_id: str,
-    report: VerifyReport,
-    away: dict[LaneId, dict[BucketNo, CassieqError]],
+    lane: Lane, sink_id: str, checks: dict[LaneId, _LaneCheck], report: VerifyReport
 ) -> None:
     """Check that all buckets of the last commit are visible or about to be, and complete."""
     try:
@@ -261,60 +247,43 @@ async def _verify_list(
         return  # `_verify_sinks` reports it
     if stored is None or stored.value.lane != lane.first.lane_id:
         return
-    by_lane: dict[LaneId, dict[BucketNo, int]] = defaultdict(dict)
-    for place, count in stored.value.listed:
-        by_lane[place.lane][place.bucket] = count
-    for lane_id, listed in by_lane.items():
-        rows, low = await _read(lane.sibling(lane_id), listed, report, away[lane_id])
-        live = {bucket: row for bucket, row in rows.items() if bucket >= low}
-        _verify_listed(lane.sibling(lane_id), sink_id, listed, live, report)
+    listed = dict(stored.value.listed)
+    for lane_id, buckets in by_lane(listed).items():
+        check = checks.get(lane_id) or _LaneCheck(lane.sibling(lane_id), report)
+        rows, low = await check.read(buckets)
+        for bucket, row in rows.items():
+            status = "open" if row is None else row.value.status.value
+            count = 0 if row is None else row.value.manifest.count
+            wanted = listed[Place(lane_id, bucket)]
+            if bucket >= low and (status not in LISTED or count != wanted):
+                what = (
+                    f"sink {sink_id!r} lists it with {wanted} messages, but it is "
+                    f"{status} and has {count}"
+                )
+                check.found("list_without_bucket", bucket, what)
 
 
-def _verify_listed(
-    lane: Lane,
-    sink_id: str,
-    listed: dict[BucketNo, int],
-    rows: dict[BucketNo, Stored[Bucket] | None],
-    report: VerifyReport,
+async def _verify_outside(
+    store: Store, lanes: dict[LaneId, _LaneCheck], report: VerifyReport
 ) -> None:
-    for bucket, row in rows.items():
-        status = "open" if row is None else row.value.status.value
-        count = 0 if row is None else row.value.manifest.count
-        if status not in LISTED or count != listed[bucket]:
-            what = (
-                f"sink {sink_id!r} lists it with {listed[bucket]} messages, but it is {status} "
-                f"and has {count}"
-            )
-            report.findings.append(_finding(lane, "list_without_bucket", bucket, what))
-
-
-async def _verify_outside(store: Store, lanes: dict[LaneId, Lane], report: VerifyReport) -> None:
     """Find rows below the repair pointers, and rows above all ids."""
     for every in (store.everything.buckets, store.everything.messages):
-        found: dict[LaneId, list[BucketNo]] = defaultdict(list)
+        found: dict[LaneId, list[BucketNo]] = {}
         with _noting(report):
-            for lane_id, bucket in await every():
-                if lane_id in lanes:
-                    found[lane_id].append(bucket)
+            found = by_lane(one for one in await every() if one[0] in lanes)
         for lane_id, buckets in found.items():
-            lane = lanes[lane_id]
-            live: range | None = None
             with _noting(report), suppress(QueueDeleted):
-                live = await live_buckets(
-                    lane
-                )  # after the scan: buckets that it cannot have seen are not a finding
-            if live is None:
-                continue
-            report.ghosts += sum(bucket < live.start for bucket in buckets)
-            report.findings += [
-                _finding(lane, "id_ahead", bucket, f"ids end with bucket {live.stop - 1}")
-                for bucket in buckets
-                if bucket >= max(live.start, live.stop)
-            ]
+                # After the scan: buckets that it cannot have seen are not a finding.
+                live = await live_buckets(lanes[lane_id].lane)
+                report.ghosts += sum(bucket < live.start for bucket in buckets)
+                for bucket in buckets:
+                    if bucket >= max(live.start, live.stop):
+                        what = f"ids end with bucket {live.stop - 1}"
+                        lanes[lane_id].found("id_ahead", bucket, what)
 
 
 async def _verify_sinks(
-    store: Store, lanes: dict[LaneId, Lane], report: VerifyReport, *, has_all: bool
+    store: Store, lanes: dict[LaneId, _LaneCheck], report: VerifyReport, *, has_all: bool
 ) -> None:
     """Find sinks whose row or long list is unreadable, and lists of sinks that are gone (ADR 3)."""
     sinks: list[tuple[str, LaneId]] = []
@@ -326,8 +295,7 @@ async def _verify_sinks(
                 try:
                     await store.sinks.read(sink_id)
                 except RowCorrupt as error:
-                    found = _finding(lanes[lane_id], ROW_CORRUPT, None, error.message)
-                    report.findings.append(found)
+                    lanes[lane_id].found(ROW_CORRUPT, None, error.message)
     if not has_all:
         return
     lists: list[str] = []
@@ -339,8 +307,3 @@ async def _verify_sinks(
                 what = f"of sink {sink_id!r}"
                 found = Finding(queue="", kind="list_without_sink", bucket=None, what=what)
                 report.findings.append(found)
-
-
-def _finding(lane: Lane, kind: str, bucket: BucketNo | None, what: str) -> Finding:
-    named = str(lane.lane_id) if lane.fixed.has_others(lane.lane_id) else None
-    return Finding(queue=lane.queue, kind=kind, bucket=bucket, what=what, lane=named)

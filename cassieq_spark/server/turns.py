@@ -18,8 +18,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model.lines import Lines
 from cassieq_spark.model.shares import Shares
-from cassieq_spark.store.call import LONGEST_S, acting
-from cassieq_spark.store.side_by_side import one_call
+from cassieq_spark.store.call import LONGEST_S, acting, one_call
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

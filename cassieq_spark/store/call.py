@@ -1,19 +1,28 @@
-"""`Call`: one call of a client, which ends when it has waited too long without an answer.
+"""Limit the time of calls, of blocks in them, and of statements.
 
-It may wait for its own statement or for another call's: for a lock, a thread, or a group commit. So
-a call that finds Cassandra away ends in time, however many others wait.
+A `Call` of a client ends when it has waited too long without an answer. It may wait for its own
+statement or for another call's: for a lock, a thread, or a group commit. So a call that finds
+Cassandra away ends in time, however many others wait.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import asyncio
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.clock import within
+from cassieq_spark.errors import StoreTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from cassieq_spark.clock import Clock
+    from cassieq_spark.store.statements import Statement
 
 DEADLINE_S: Final = 20.0
 """The time for which one statement is retried."""
@@ -74,3 +83,211 @@ class Call:
 
     def _this_s(self) -> float:
         return self._clock.monotonic() - self._since_s if self._waits else 0.0
+
+
+LONGEST_WAIT_S: Final = 3_600.0
+"""The longest wait that is asked of the loop; longer waits are begun again."""
+
+LEAST_S: Final = 0.05
+"""The least time that a statement gets for its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The limits of a block.
+
+    Attributes:
+        until: Nothing is retried after this time of the session's monotonic clock.
+        each_s: A statement that was unanswered for this long is not retried.
+        call: The call that the block is a part of.
+    """
+
+    until: float = inf
+    each_s: float = inf
+    call: Call | None = None
+
+    def left_s(self, now: float) -> float:
+        """Return how long a statement that begins now may take; infinite without a limit."""
+        return min(self.of_block_s(now), self.of_call_s)
+
+    def of_block_s(self, began_s: float) -> float:
+        """Return how long a statement may take by the block's limits, from its first sending."""
+        return max(LEAST_S, min(self.until - began_s, self.each_s))
+
+    @property
+    def of_call_s(self) -> float:
+        """The time that its call may still wait."""
+        return inf if self.call is None else max(LEAST_S, self.call.left_s)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Count the time of a block as a wait of the call."""
+        return nullcontext() if self.call is None else self.call.waiting()
+
+    def heard(self) -> None:
+        """Note that the store has answered the call."""
+        if self.call is not None:
+            self.call.heard()
+
+
+_ALL_THE_TIME: Final = Patience()
+_present: ContextVar[Patience] = ContextVar("cassieq_patience", default=_ALL_THE_TIME)
+
+
+def present() -> Patience:
+    """Return the limits in force here: of this call, or of the item of work it belongs to."""
+    return _present.get()
+
+
+@contextmanager
+def limited(until: float, each_s: float) -> Iterator[None]:
+    """Work under these limits, too: an inner block never waits longer than the outer one."""
+    outer = _present.get()
+    token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s), outer.call))
+    try:
+        yield
+    finally:
+        _present.reset(token)
+
+
+@contextmanager
+def one_call(most_s: float, clock: Clock, *, waited_s: float = 0.0) -> Iterator[Call]:
+    """Work as one `Call`, or as a part of the present one."""
+    outer = _present.get()
+    if outer.call is not None:
+        yield outer.call
+        return
+    call = Call(most_s, clock, waited_s=waited_s)
+    token = _present.set(Patience(outer.until, outer.each_s, call))
+    try:
+        yield call
+    finally:
+        _present.reset(token)
+
+
+@asynccontextmanager
+async def in_turn(
+    lock: asyncio.Lock, what: str, at_most_s: float, clock: Clock
+) -> AsyncIterator[None]:
+    """Hold a lock that other calls hold while they wait for Cassandra.
+
+    Args:
+        what: The subject of the others' work, for the error.
+
+    Raises:
+        StoreTimeout: It was not free in time. Each waiter would wait for all before it.
+    """
+    try:
+        with present().waiting():
+            async with within(min(at_most_s, LONGEST_WAIT_S), clock):
+                await lock.acquire()
+    except TimeoutError:
+        raise StoreTimeout(
+            f"another call of this client works on {what}, and was not answered for "
+            f"{at_most_s:.1f} s. Nothing was sent. Try again"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """A statement that `CqlSession.start` has sent.
+
+    Attributes:
+        began_s: The monotonic time at which it was sent.
+        limits: The limits of the block in which it was sent.
+        answer: The rows, or the driver's error.
+        failed_s: The monotonic time at which it failed without an answer.
+    """
+
+    statement: Statement
+    params: tuple[Any, ...]
+    began_s: float
+    limits: Patience
+    answer: asyncio.Future[list[Any] | BaseException] = field(init=False)
+    failed_s: float | None = None
+
+    def note_failure(self, now: float) -> None:
+        """Note that it failed without an answer."""
+        self.failed_s = now
+
+    def wait_again(self, now: float) -> None:
+        """Resume the count of time, as nobody waited since the failure."""
+        if self.failed_s is not None:
+            self.began_s += now - self.failed_s
+            self.failed_s = now
+
+    def ends_s(self, most_s: float, now: float) -> float:
+        """Return the monotonic time after which it is not retried.
+
+        Args:
+            most_s: The longest time of its retries, without its block's limits.
+        """
+        its_own = self.began_s + min(most_s, self.limits.of_block_s(self.began_s))
+        return min(its_own, now + self.limits.of_call_s)
+
+
+class Timer:
+    """Calls a function once its time has come; for the event loop's thread.
+
+    Attributes:
+        at: The monotonic time of the call; infinite: never.
+    """
+
+    def __init__(self, clock: Clock, call: Callable[[], object]) -> None:
+        self._clock = clock
+        self._call = call
+        self._handle: asyncio.TimerHandle | None = None
+        self._until = inf  # the time of the handle
+        self.at = inf
+
+    def set(self, at: float) -> None:
+        """Set the time of the call, in place of the former one.
+
+        A timer that is put off stays in the loop, and is set again when it is over: most are put
+        off again and again.
+        """
+        self.at = at
+        if self._handle is not None:
+            if self._until <= at < inf:
+                return
+            self._handle.cancel()
+            self._handle = None
+        if at < inf:
+            now = self._clock.monotonic()
+            self._until = min(max(now, at), now + LONGEST_WAIT_S)
+            self._handle = self._clock.call_later(self._until - now, self._over)
+
+    def _over(self) -> None:
+        self._handle = None
+        if self.at > self._clock.monotonic():
+            self.set(self.at)
+        else:
+            self.at = inf
+            self._call()
+
+
+@asynccontextmanager
+async def repeating(work: Callable[[], Awaitable[object]], period_s: float) -> AsyncIterator[None]:
+    """Do some work after each period while the block runs, as a task of its own.
+
+    The block ends when work that is running has ended.
+    """
+    ended = asyncio.Event()
+
+    async def run() -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), period_s)
+            if ended.is_set():
+                return
+            await work()
+
+    task = asyncio.get_running_loop().create_task(run())
+    try:
+        yield
+    finally:
+        ended.set()
+        await task

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -25,14 +26,12 @@ from cassandra.cluster import NoHostAvailable
 from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError
 from cassieq_spark.store import retries
-from cassieq_spark.store.call import DEADLINE_S
-from cassieq_spark.store.side_by_side import in_turn, present
+from cassieq_spark.store.call import DEADLINE_S, in_turn, present
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cassieq_spark.clock import Clock
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
@@ -200,57 +199,41 @@ class _Answer(NamedTuple):
     was_sent_once: bool
 
 
-class _RowLocks:
-    """One lock per row in use: a client has one CAS in flight per row (G2)."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
-
-    @asynccontextmanager
-    async def holding(self, key: tuple[Any, ...], at_most_s: float) -> AsyncIterator[None]:
-        """Hold a row; raise StoreTimeout if other calls of this client hold it for so long."""
-        lock, users = self._users.get(key, (asyncio.Lock(), 0))
-        self._users[key] = (lock, users + 1)
-        try:
-            async with in_turn(lock, f"row {key}", at_most_s, self._clock):
-                yield
-        finally:
-            lock, users = self._users.pop(key)
-            if users > 1:
-                self._users[key] = (lock, users - 1)
-
-
 class CasSender:
     """Sends the CASes of one session."""
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._locks = _RowLocks(session.clock)
-        self._durations_s: deque[float] = deque([FIRST_GUESS_S], maxlen=64)
+        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
+        self._durations_s: deque[float] = deque(maxlen=64)
+        self._note_duration(FIRST_GUESS_S)
 
-    @property
-    def spare_us(self) -> int:
-        """The least length of a claim, by the median of this client's last CASes [R21]."""
-        return int(TIMES_SPARE * median(self._durations_s) * 1e6)
+    def _note_duration(self, seconds: float) -> None:
+        """Note the time of a CAS.
+
+        The attribute ``spare_us`` is the least length of a claim, by the median of this client's
+        last CASes [R21]. It is asked for much more often than it changes.
+        """
+        self._durations_s.append(seconds)
+        self.spare_us = int(TIMES_SPARE * median(self._durations_s) * 1e6)
 
     async def send(
         self,
         statement: Statement,
         key: tuple[Any, ...],
         value: T,
+        columns: tuple[Any, ...],
         *,
         before: Version | None,
-        bind: Callable[[Version], tuple[Any, ...]],
         read: Callable[[], Awaitable[Stored[T] | None]],
         mark: UUID | None = None,
     ) -> Outcome[T]:
         """Run one CAS to a settled outcome.
 
         Args:
-            key: The row's key with its table, for the one-in-flight rule.
-            before: The version that the CAS is conditional on; None for ``IF NOT EXISTS``.
-            bind: Returns the statement's parameters, given the version that it writes.
+            key: The row's key, also for the one-in-flight rule.
+            columns: What it writes, in the statement's order, without key and version.
+            before: The version that the CAS is conditional on; None: there is no row.
             read: Reads the present row, by quorum.
             mark: The uuid that it writes, used by no other CAS; None: one is drawn.
 
@@ -260,7 +243,10 @@ class CasSender:
         """
         async with self._holding(statement, key):
             version = self._next_version(before, mark or self._session.entropy.new_uuid())
-            params = bind(version)
+            if statement.is_insert:
+                params = (*key, *columns, *version.columns)
+            else:
+                params = (*columns, *version.columns, *key, before and before.writer)
             base = 0 if before is None else before.row_version
             answer = await self._answered(statement, params)
             if answer.is_applied:
@@ -313,10 +299,28 @@ class CasSender:
 
     @asynccontextmanager
     async def _holding(self, statement: Statement, key: tuple[Any, ...]) -> AsyncIterator[None]:
+        """Hold a row: a client has one CAS in flight per row (G2).
+
+        Raises:
+            StoreTimeout: Other calls of this client hold it for too long.
+        """
         row = (statement.name.partition("_")[2], *key)
-        with self._session.call():
-            async with self._locks.holding(row, self._session.left_s(DEADLINE_S)):
-                yield
+        lock, users = self._users.get(row) or (asyncio.Lock(), 0)
+        self._users[row] = (lock, users + 1)
+        session = self._session
+        try:
+            with session.call():
+                if users:
+                    at_most_s = session.left_s(DEADLINE_S)
+                    async with in_turn(lock, f"row {row}", at_most_s, session.clock):
+                        yield
+                else:  # it is free, which is usual: no wait needs a limit
+                    async with lock:
+                        yield
+        finally:
+            lock, users = self._users.pop(row)
+            if users > 1:
+                self._users[row] = (lock, users - 1)
 
     def _next_version(self, before: Version | None, writer: UUID) -> Version:
         row_version = 1 if before is None else before.row_version + 1
@@ -344,10 +348,8 @@ class CasSender:
         for sent_times in count(1):
             try:
                 sent = clock.monotonic()
-                # The last sending may take the rest of the time.
-                with self._session.within(deadline - sent):
-                    rows = await self._session.run_once(statement, params)
-                self._durations_s.append(clock.monotonic() - sent)
+                rows = await self._session.run_once(statement, params, until=deadline)
+                self._note_duration(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
@@ -371,6 +373,32 @@ class CasSender:
                 await clock.sleep(pause_s)
                 metrics.RETRIES.inc()
         raise AssertionError("the pauses never end")
+
+
+class CasTable(Generic[T]):
+    """The rows of a table that only CASes write, each conditional on the row as read."""
+
+    def __init__(self, session: CqlSession, sender: CasSender) -> None:
+        self._session = session
+        self._sender = sender
+
+    async def read(self, *key: Any) -> Stored[T] | None:
+        """Read the row by a quorum, which decides."""
+        raise NotImplementedError
+
+    async def _send(
+        self,
+        statement: Statement,
+        key: tuple[Any, ...],
+        value: T,
+        columns: tuple[Any, ...],
+        *,
+        old: Stored[T] | None = None,
+    ) -> Outcome[T]:
+        """Run one CAS; see `CasSender.send`."""
+        before = None if old is None else old.version
+        read = partial(self.read, *key)
+        return await self._sender.send(statement, key, value, columns, before=before, read=read)
 
 
 def _unanswered(statement: Statement, error: BaseException, waited: retries.Waited) -> CasAmbiguous:

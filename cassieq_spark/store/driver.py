@@ -1,25 +1,30 @@
-"""Set up the driver: policies, sizes, and the class of a row."""
+"""Set up the driver: policies, sizes, rows. `DriverTransport` is its `Transport`."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import ssl
 import threading
 import zlib
-from functools import lru_cache
+from collections import Counter
+from functools import lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakSet
 
-from cassandra import AuthenticationFailed, ProtocolVersion
+from cassandra import AuthenticationFailed, DriverException, ProtocolVersion
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
     ExecutionProfile,
+    NoHostAvailable,
     Session,
+    _discard_cluster_shutdown,
 )
 from cassandra.connection import (
-    ConnectionException,
     CrcMismatchException,
     EndPoint,
     ProtocolError,
@@ -44,10 +49,20 @@ from cassandra.segment import (
     compute_crc24,
 )
 
-from cassieq_spark.store.folded import fold
-from cassieq_spark.store.process import clusters
+from cassieq_spark import metrics
+from cassieq_spark.errors import UsageError
+from cassieq_spark.store import tls
+from cassieq_spark.store.caller import in_a_thread
 from cassieq_spark.store.reactor import LoopConnection
+from cassieq_spark.store.retries import fold
 from cassieq_spark.store.statements import Kind
+from cassieq_spark.store.translate import (
+    DRIVER_ERRORS,
+    HandshakeFailed,
+    LoginRefused,
+    why_unconnected,
+)
+from cassieq_spark.store.transport import Node, Page
 
 if TYPE_CHECKING:
     import io
@@ -55,14 +70,19 @@ if TYPE_CHECKING:
 
     from cassandra.query import PreparedStatement
 
+    from cassieq_spark.clock import Clock
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.store.statements import Statement
-    from cassieq_spark.store.tls import Files
+    from cassieq_spark.store.transport import Request, Told
 
 REQUEST_TIMEOUT_S: Final = 6.0
 """The timeout of one request. Cassandra's own timeouts (2-5 s by default) end first and say
 more."""
 
+
+clusters: Final[WeakSet[Cluster]] = WeakSet()
+"""The clusters of this process's clients. A forked child must not shut them down when it ends:
+the driver would wait for threads that do not exist."""
 
 _preparing = threading.local()
 
@@ -74,16 +94,8 @@ def _is_news(record: logging.LogRecord) -> bool:
 logging.getLogger("cassandra.cluster").addFilter(_is_news)
 
 
-class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
-    """A node refused a login. After an ``AuthenticationFailed`` the driver would never try again.
-
-    The password may be set back, and a node that has just booted refuses every login until it can
-    read the roles.
-    """
-
-
-class HandshakeFailed(ConnectionException):  # type: ignore[misc]
-    """TLS failed; ``__cause__`` is the reason, of which the driver keeps only a text."""
+class Undecodable(DriverException):  # type: ignore[misc]
+    """An answer came that the driver cannot read; of what was sent it says nothing."""
 
 
 class Convicted(ConvictionPolicy):  # type: ignore[misc]
@@ -243,7 +255,7 @@ _SEGMENTS: Final = Segments()
 
 
 def cluster(
-    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, files: Files | None
+    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, files: tls.Files | None
 ) -> Cluster:
     """Make the driver's cluster object; it is not connected yet."""
     fold()
@@ -373,3 +385,144 @@ def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
     """Return SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
     login = options.login
     return login and PlainTextAuthProvider(login.username, login.password.reveal())
+
+
+class DriverTransport:
+    """The driver's connections to one cluster; a `Transport`.
+
+    Attributes:
+        cluster, session: The driver's.
+        datacenter, counts, failures: See `Transport`.
+    """
+
+    def __init__(self, options: ConnectionOptions, clock: Clock) -> None:
+        """Connect.
+
+        Raises:
+            CassieqError: See `store.session.CqlSession`.
+        """
+        self._options = options
+        self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
+        context = None if options.tls is None else tls.Files(options.tls)
+        made, began_s = None, clock.monotonic()
+        try:
+            # This looks host names up, too, and fails if none of them has an address.
+            self.cluster = made = cluster(options, self._local, context)
+            self.session = with_limits(made.connect())
+        except DRIVER_ERRORS as error:
+            waited_s = clock.monotonic() - began_s
+            if made is not None:
+                made.shutdown()
+                # With a wrong data centre the driver finds nodes, but none that it may talk to.
+                self._check_datacenter()
+            raise why_unconnected(error, options, context, waited_s) from error
+        # The server's clock orders plain writes: a client's clock could be minutes off [R9].
+        # Pointers carry their value as the timestamp (G4).
+        self.session.use_client_timestamp = False
+        self.failures = self.cluster.connection_class.failures
+        self.datacenter = self._check_datacenter()
+        self.counts: Counter[str] = Counter()
+        self._ready: dict[str, PreparedStatement | SimpleStatement] = {}
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def is_connected(self) -> bool:
+        """See `Transport`."""
+        return any(pool.open_count for pool in self.session.get_pools())
+
+    def is_ready(self, statement: Statement) -> bool:
+        """See `Transport`."""
+        return statement.name in self._ready
+
+    async def prepare(self, statement: Statement, timeout_s: float) -> None:
+        """See `Transport`. A thread does it, because the driver blocks."""
+        name = statement.name
+        if name in self._ready:
+            return
+        if statement.kind is Kind.SYSTEM:
+            self._ready[name] = as_text(statement, self._options.keyspace)
+            return
+        if name not in self._preparing:
+            blocking = partial(prepare, self.session, statement, self._options.keyspace, timeout_s)
+
+            async def kept() -> None:
+                try:
+                    self._ready[name] = await in_a_thread(blocking)
+                finally:
+                    del self._preparing[name]
+
+            self._preparing[name] = asyncio.get_running_loop().create_task(kept())
+        await self._preparing[name]
+
+    def send(self, request: Request, told: Told) -> None:
+        """See `Transport`."""
+        statement, rows, node = request.statement, request.rows, request.node
+        name = statement.name
+        if request.page is None and statement.kind is not Kind.SYSTEM:
+            self.counts[name] += len(rows)
+            metrics.STATEMENTS.inc(name, len(rows))
+
+        # This runs in the event loop, or in another thread of the driver's. The response forgets
+        # who is told: else it would be in a cycle, and wait for a collection with all its rows.
+        def note(found: Sequence[Any] | None) -> None:
+            response.clear_callbacks()
+            told(Page(found or (), response._paging_state))  # noqa: SLF001 - it has no other name
+
+        def fail(error: Exception) -> None:
+            response.clear_callbacks()
+            told(error if isinstance(error, DRIVER_ERRORS) else Undecodable(repr(error)))
+
+        try:
+            response = self.session.execute_async(
+                *query_of(self._ready[name], rows),
+                timeout=request.timeout_s,
+                paging_state=request.page,
+                host=None if node is None else self._host(node),
+            )
+        except DRIVER_ERRORS as error:
+            told(error)
+        else:
+            response.add_callbacks(note, fail)
+
+    async def define(self, ddl: str, timeout_s: float) -> None:
+        """See `Transport`."""
+        await in_a_thread(partial(self.session.execute, ddl, timeout=timeout_s))
+
+    def nodes(self) -> list[Node]:
+        """See `Transport`."""
+        return [
+            Node(host.host_id, str(host.address), host.datacenter, host.is_up)
+            for host in self.cluster.metadata.all_hosts()
+        ]
+
+    def close(self) -> None:
+        """See `Transport`."""
+        self.cluster.shutdown()
+
+    def _host(self, node: Node) -> Any:
+        known = self.cluster.metadata.all_hosts()
+        host = next((one for one in known if one.host_id == node.host_id), None)
+        if host is None:
+            raise NoHostAvailable(f"node {node.address} has left the cluster", {})
+        return host
+
+    def _check_datacenter(self) -> str:
+        """Return the local data centre; disconnect, and raise UsageError, if it does not exist."""
+        wanted = self._options.datacenter or self._local.local_dc
+        known = sorted({node.datacenter for node in self.nodes() if node.datacenter})
+        if known and wanted not in known:
+            self.cluster.shutdown()
+            raise UsageError(
+                f"the cluster at {self._options.addresses} has no data centre {wanted!r}; it has "
+                f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
+            )
+        return str(wanted)
+
+
+def _forget_after_fork() -> None:
+    for cluster in clusters:
+        _discard_cluster_shutdown(cluster)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -7,8 +7,11 @@ leaves it except for `store/cas.py`, which settles them.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import threading
+from collections import Counter, deque
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
@@ -17,14 +20,19 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import ClusterClock, SystemClock
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
-from cassieq_spark.store import portal, retries, side_by_side
-from cassieq_spark.store.bridge import Bridge
-from cassieq_spark.store.call import AFTERWARDS_S, DEADLINE_S
-from cassieq_spark.store.driver import REQUEST_TIMEOUT_S
-from cassieq_spark.store.driver_transport import DriverTransport
+from cassieq_spark.store import portal, retries
+from cassieq_spark.store.call import (
+    AFTERWARDS_S,
+    DEADLINE_S,
+    LEAST_S,
+    Sent,
+    limited,
+    one_call,
+    present,
+)
+from cassieq_spark.store.driver import REQUEST_TIMEOUT_S, DriverTransport
 from cassieq_spark.store.node_clocks import NodeClocks, keep_time, warn_of
 from cassieq_spark.store.process import Home
-from cassieq_spark.store.sent import Sent
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate, why_shut_out
@@ -38,12 +46,74 @@ if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
     from cassieq_spark.errors import CassieqError
     from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.bridge import Answer
     from cassieq_spark.store.call import Call
-    from cassieq_spark.store.transport import Transport
+    from cassieq_spark.store.transport import Page, Transport
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+Answer = asyncio.Future["list[Any] | BaseException"]
+"""The rows of all pages, or the driver's error: as a value, since not every answer is awaited."""
+
+
+class Bridge:
+    """Sends requests from an event loop, and wakes it once for all answers that came together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: deque[tuple[Answer, list[Any] | BaseException]] = deque()
+        self._is_woken = False
+
+    def send(self, transport: Transport, request: Request) -> Answer:
+        """Send a request, and those for the pages that follow."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        transport.send(request, partial(self._note, transport, request, answer, []))
+        return answer
+
+    def _note(
+        self,
+        transport: Transport,
+        request: Request,
+        answer: Answer,
+        found: list[Any],
+        told: Page | BaseException,
+    ) -> None:
+        if isinstance(told, BaseException):
+            self._tell(answer, told)
+            return
+        found.extend(told.rows)
+        if told.following is None:
+            self._tell(answer, found)
+            return
+        following = replace(request, page=told.following)
+        transport.send(following, partial(self._note, transport, request, answer, found))
+
+    def _tell(self, answer: Answer, found: list[Any] | BaseException) -> None:
+        loop = answer.get_loop()
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - without an error in other threads
+            _set(answer, found)
+            return
+        with self._lock:
+            self._told.append((answer, found))
+            is_woken, self._is_woken = self._is_woken, True
+        if not is_woken:
+            loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        with self._lock:
+            told, self._told = self._told, deque()
+            self._is_woken = False
+        for answer, found in told:
+            _set(answer, found)
+
+
+def _set(answer: Answer, found: list[Any] | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
+        answer.set_exception(found)  # a mistake of ours, or of a test
+    else:
+        answer.set_result(found)
 
 
 class CqlSession:
@@ -139,9 +209,15 @@ class CqlSession:
         rows = await self.answer(self.start(statement, params))
         return None if isinstance(rows, StoreError) else rows
 
-    async def run_once(self, statement: Statement, params: Sequence[Any]) -> list[Any]:
-        """Send a statement once and raise the driver's own error: for `store/cas.py` alone."""
-        answer = await self._send(statement, [tuple(params)])
+    async def run_once(
+        self, statement: Statement, params: Sequence[Any], *, until: float = inf
+    ) -> list[Any]:
+        """Send a statement once and raise the driver's own error: for `store/cas.py` alone.
+
+        Args:
+            until: The monotonic time by which it is answered, or counts as unanswered.
+        """
+        answer = await self._send(statement, [tuple(params)], until)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -253,12 +329,12 @@ class CqlSession:
         Args:
             each_s: The limit of each statement, from its first sending.
         """
-        with side_by_side.limited(self.clock.monotonic() + seconds, each_s):
+        with limited(self.clock.monotonic() + seconds, each_s):
             yield
 
     def call(self) -> AbstractContextManager[Call]:
         """Work as one call of the client: it ends in time, whatever it has to wait for."""
-        return side_by_side.one_call(self._most_s() + AFTERWARDS_S, self.clock)
+        return one_call(self._most_s() + AFTERWARDS_S, self.clock)
 
     def left_s(self, at_most_s: float | None = None) -> float:
         """Return for how long a statement that begins now is retried, in seconds.
@@ -266,7 +342,7 @@ class CqlSession:
         Args:
             at_most_s: The limit without the session's patience; default: `DEADLINE_S`.
         """
-        return min(self._most_s(at_most_s), side_by_side.present().left_s(self.clock.monotonic()))
+        return min(self._most_s(at_most_s), present().left_s(self.clock.monotonic()))
 
     async def define(self, ddl: str) -> None:
         """Run one schema statement and wait until all nodes agree.
@@ -329,19 +405,21 @@ class CqlSession:
     def _most_s(self, at_most_s: float | None = None) -> float:
         return (DEADLINE_S if at_most_s is None else at_most_s) + self.patience_s
 
-    def _send(self, statement: Statement, rows: Sequence[tuple[Any, ...]]) -> Answer:
+    def _send(
+        self, statement: Statement, rows: Sequence[tuple[Any, ...]], until: float = inf
+    ) -> Answer:
         """Send rows of one partition in one request; at once if the statement is prepared.
 
         Nobody cancels a statement that was sent: its outcome would be unknown.
         """
         if self._measured.is_in_doubt or not self.transport.is_ready(statement):
-            return asyncio.get_running_loop().create_task(self._sent_later(statement, rows))
+            return asyncio.get_running_loop().create_task(self._sent_later(statement, rows, until))
         self.check_open()
-        request = Request(statement=statement, rows=rows, timeout_s=self._request_s())
+        request = Request(statement=statement, rows=rows, timeout_s=self._request_s(until))
         return self._bridge.send(self.transport, request)
 
     async def _sent_later(
-        self, statement: Statement, rows: Sequence[tuple[Any, ...]]
+        self, statement: Statement, rows: Sequence[tuple[Any, ...]], until: float
     ) -> list[Any] | BaseException:
         """Send after what has to be done first; see `_send`."""
         if self._measured.is_in_doubt:
@@ -349,17 +427,17 @@ class CqlSession:
             await self._measured.settle()
         self.check_open()
         try:
-            await self.transport.prepare(statement, self._request_s())
+            await self.transport.prepare(statement, self._request_s(until))
         except DRIVER_ERRORS as error:
             return error
-        return await self._send(statement, rows)
+        return await self._send(statement, rows, until)
 
     def _sent(self, statement: Statement, params: Sequence[Any]) -> Sent:
         return Sent(
             statement=statement,
             params=tuple(params),
             began_s=self.clock.monotonic(),
-            limits=side_by_side.present(),
+            limits=present(),
         )
 
     async def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
@@ -375,10 +453,10 @@ class CqlSession:
         with sent.limits.waiting():
             while True:
                 times += 1
-                metrics.RETRIES.inc(times > 1)
+                if times > 1:
+                    metrics.RETRIES.inc()
                 # The limit is for all sendings together: the last one may take the rest of it.
-                with side_by_side.limited(ends_s, inf):
-                    answer = await self._send(statement, [sent.params])
+                answer = await self._send(statement, [sent.params], ends_s)
                 if not isinstance(answer, BaseException):
                     break
                 problem = self._problem(answer, sent, times=times)
@@ -395,6 +473,7 @@ class CqlSession:
         waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
         return self.translated(error, sent.statement.name, waited)
 
-    def _request_s(self) -> float:
-        """Return the timeout of one request."""
-        return min(REQUEST_TIMEOUT_S, side_by_side.present().left_s(self.clock.monotonic()))
+    def _request_s(self, until: float) -> float:
+        """Return the timeout of one request: no limit makes it shorter than `LEAST_S`."""
+        now = self.clock.monotonic()
+        return min(REQUEST_TIMEOUT_S, max(LEAST_S, until - now), present().left_s(now))

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from contextvars import Context, ContextVar
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark.clock import within
-from cassieq_spark.errors import CassieqError, StoreTimeout
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lines import Lines
-from cassieq_spark.store.call import Call, acting
-from cassieq_spark.store.timer import LONGEST_WAIT_S
+from cassieq_spark.store.call import acting, present
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Coroutine,
-        Iterable,
-        Iterator,
-    )
-    from contextlib import AbstractContextManager
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from cassieq_spark.clock import Clock
 
@@ -190,106 +179,3 @@ def begin_for_all(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]
     task = asyncio.get_running_loop().create_task(work, context=Context())
     tasks.add(task)
     task.add_done_callback(tasks.discard)
-
-
-LEAST_S: Final = 0.05
-"""The least time that a statement gets for its answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """The limits of a block.
-
-    Attributes:
-        until: Nothing is retried after this time of the session's monotonic clock.
-        each_s: A statement that was unanswered for this long is not retried.
-        call: The call that the block is a part of.
-    """
-
-    until: float = inf
-    each_s: float = inf
-    call: Call | None = None
-
-    def left_s(self, now: float) -> float:
-        """Return how long a statement that begins now may take; infinite without a limit."""
-        return min(self.of_block_s(now), self.of_call_s)
-
-    def of_block_s(self, began_s: float) -> float:
-        """Return how long a statement may take by the block's limits, from its first sending."""
-        return max(LEAST_S, min(self.until - began_s, self.each_s))
-
-    @property
-    def of_call_s(self) -> float:
-        """The time that its call may still wait."""
-        return inf if self.call is None else max(LEAST_S, self.call.left_s)
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """Count the time of a block as a wait of the call."""
-        return nullcontext() if self.call is None else self.call.waiting()
-
-    def heard(self) -> None:
-        """Note that the store has answered the call."""
-        if self.call is not None:
-            self.call.heard()
-
-
-_ALL_THE_TIME: Final = Patience()
-_present: ContextVar[Patience] = ContextVar("cassieq_patience", default=_ALL_THE_TIME)
-
-
-def present() -> Patience:
-    """Return the limits in force here: of this call, or of the item of work it belongs to."""
-    return _present.get()
-
-
-@contextmanager
-def limited(until: float, each_s: float) -> Iterator[None]:
-    """Work under these limits, too: an inner block never waits longer than the outer one."""
-    outer = _present.get()
-    token = _present.set(Patience(min(outer.until, until), min(outer.each_s, each_s), outer.call))
-    try:
-        yield
-    finally:
-        _present.reset(token)
-
-
-@contextmanager
-def one_call(most_s: float, clock: Clock, *, waited_s: float = 0.0) -> Iterator[Call]:
-    """Work as one `Call`, or as a part of the present one."""
-    outer = _present.get()
-    if outer.call is not None:
-        yield outer.call
-        return
-    call = Call(most_s, clock, waited_s=waited_s)
-    token = _present.set(Patience(outer.until, outer.each_s, call))
-    try:
-        yield call
-    finally:
-        _present.reset(token)
-
-
-@asynccontextmanager
-async def in_turn(
-    lock: asyncio.Lock, what: str, at_most_s: float, clock: Clock
-) -> AsyncIterator[None]:
-    """Hold a lock that other calls hold while they wait for Cassandra.
-
-    Args:
-        what: The subject of the others' work, for the error.
-
-    Raises:
-        StoreTimeout: It was not free in time. Each waiter would wait for all before it.
-    """
-    try:
-        with present().waiting():
-            async with within(min(at_most_s, LONGEST_WAIT_S), clock):
-                await lock.acquire()
-    except TimeoutError:
-        raise StoreTimeout(
-            f"another call of this client works on {what}, and was not answered for "
-            f"{at_most_s:.1f} s. Nothing was sent. Try again"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -23,14 +23,12 @@ from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Dedup, Kept
 from cassieq_spark.store.tables.everything import Everything
 from cassieq_spark.store.tables.hints import Hints, WrittenHints
-from cassieq_spark.store.tables.messages import ChunkWriter, Messages
+from cassieq_spark.store.tables.messages import ChunkWriter, Messages, Overlays, Unread
 from cassieq_spark.store.tables.monotons import Monotons
-from cassieq_spark.store.tables.overlays import Overlays
 from cassieq_spark.store.tables.pointers import PointerTable, Seen
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.schedules import Schedules
 from cassieq_spark.store.tables.sinks import Sinks
-from cassieq_spark.store.tables.unread import Unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

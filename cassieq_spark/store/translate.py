@@ -34,7 +34,6 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.store import tls
-from cassieq_spark.store.driver import LoginRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +42,19 @@ if TYPE_CHECKING:
 
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.store.retries import Waited
+
+
+class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
+    """A node refused a login. After an ``AuthenticationFailed`` the driver would never try again.
+
+    The password may be set back, and a node that has just booted refuses every login until it can
+    read the roles.
+    """
+
+
+class HandshakeFailed(ConnectionException):  # type: ignore[misc]
+    """TLS failed; ``__cause__`` is the reason, of which the driver keeps only a text."""
+
 
 DRIVER_ERRORS: Final = (
     DriverException,

@@ -1,7 +1,7 @@
 """`Transport` is the seam between the engine and Cassandra: it sends one request at a time.
 
 Retries, deadlines, paging, the translation of errors and the measurement of time are above it, the
-same for all transports. `store.driver_transport` is the driver's. Fault tests wrap another one.
+same for all transports. `store.driver` has the driver's. Fault tests wrap another one.
 """
 
 from __future__ import annotations

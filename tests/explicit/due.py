@@ -291,7 +291,7 @@ class DueWorld:
     def _repair_ended(self, _: State) -> Iterator[Step]:
         return iter(())
 
-    # --- deletion (queue/deletion.py) -------------------------------------------------------------
+    # --- deletion (queue/admin.py) ----------------------------------------------------------------
     def _deleter(self, state: State) -> Iterator[Step]:
         if state.deleter == "begin" and self.rules.deletes_after:
             yield "the deleter raises L", state._replace(is_deleted=True, deleter="read")

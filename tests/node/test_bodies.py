@@ -17,7 +17,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.fetch import Planned, fetch
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.store import portal
-from cassieq_spark.store.tables.overlays import Overlays
+from cassieq_spark.store.tables.messages import Overlays
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash

@@ -15,7 +15,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.views.columns import VIEWS
-from cassieq_spark.spark.views.rows import Asked, queue_rows
+from cassieq_spark.spark.views.reader import Asked, queue_rows
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
@@ -190,7 +190,7 @@ def dropped(door: Door, buckets: int) -> None:
 
 def leave(lane: Lane) -> BucketNo:
     """Reserve a bucket and write into it, as a producer does who knows of nothing."""
-    bucket = portal.run(reserve(lane, 1)).first
+    bucket = BucketNo(portal.run(reserve(lane, 1)).start)
     row = ChunkRow(first=0, count=1, payload=payload(b"left"), enqueued_us=lane.clock.now_us())
     writer = lane.store.chunk_writer(writes_in_flight=2)
     portal.run(writer.write(lane.place(bucket), row))
@@ -246,7 +246,7 @@ def test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket(open_door: Op
 def test_t15_a_long_deletion_goes_on_where_it_was_cut_off(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.queue.deletion.WINDOW", 4)
+    monkeypatch.setattr("cassieq_spark.queue.admin.WINDOW", 4)
     door, other = open_door(), open_door()
     door.queue.put_many([b"m"] * 100)
     lane = door.lane.lane_id

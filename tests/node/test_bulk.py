@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark import Queue
-    from cassieq_spark.store.sent import Sent
+    from cassieq_spark.store.call import Sent
     from cassieq_spark.store.statements import Statement
     from tests.fixtures.queues import Door, OpenDoor
 

@@ -202,7 +202,7 @@ class Run:
     def put(self, priority: int, shard: int, kind: str, count: int) -> None:
         """Put one more bucket into a lane."""
         lane = self.door.lane.sibling(self.door.lane.fixed.lane(priority, shard))
-        bucket = portal.run(reserve(lane, 1)).first
+        bucket = BucketNo(portal.run(reserve(lane, 1)).start)
         if kind == "empty":
             return
         size = self.world.sizes[priority]

@@ -16,10 +16,11 @@ from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.options import QueueSelection, QueueSettings
 from cassieq_spark.options import queue_name as checked_name
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts, look
+from cassieq_spark.queue.inspect import facts
+from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
+from cassieq_spark.queue.inspect.stats import look, stats
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
-from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.spark.views.reader import Asked, QueuesPartition, queue_rows
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 
@@ -39,7 +40,7 @@ def buckets(door: Door) -> dict[int, BucketFacts]:
     now_us = door.lane.clock.now_us()
     return {
         bucket: facts.bucket_facts(door.lane, bucket, row, waiting, now_us=now_us)
-        for bucket, row, waiting in portal.iterate(stats.live_rows(door.lane))
+        for bucket, row, waiting in portal.iterate(facts.live_rows(door.lane))
     }
 
 
@@ -47,7 +48,7 @@ def leases(door: Door) -> list[LeaseFacts]:
     now_us = door.lane.clock.now_us()
     return [
         one
-        for bucket, row, _ in portal.iterate(stats.live_rows(door.lane, scans=False))
+        for bucket, row, _ in portal.iterate(facts.live_rows(door.lane, scans=False))
         if row is not None
         for one in facts.lease_facts(door.lane, bucket, row.value, now_us=now_us)
     ]
@@ -275,12 +276,12 @@ def test_a_look_counts_and_draws_by_reading_each_bucket_once(
         after = metrics.STATEMENTS.values
         return {name: after[name] - before.get(name, 0) for name in after}
 
-    counted = reads(lambda: portal.run(stats.stats(lane)))
+    counted = reads(lambda: portal.run(stats(lane)))
     looked = reads(lambda: portal.run(look(lane, most_lanes=32, most_buckets=200)))
 
     found = portal.run(look(lane, most_lanes=32, most_buckets=200))
     assert 15 == sum(lease.messages for one in found.lanes for lease in one.leases)
-    assert 65 == found.stats.visible == portal.run(stats.stats(lane)).visible
+    assert 65 == found.stats.visible == portal.run(stats(lane)).visible
     assert sum(found.stats.buckets.values()) == sum(len(one.buckets) for one in found.lanes) > 7
     rows = {name for name in counted if counted[name] and OF_BUCKETS.search(name)}
     assert len(rows) > 1

@@ -20,7 +20,7 @@ from cassieq_spark.options.values import Secret
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.store import driver
-from cassieq_spark.store.translate import why_shut_out
+from cassieq_spark.store.translate import LoginRefused, why_shut_out
 from cassieq_spark.testing import wait_until
 from tests.fixtures.certificates import RUN_OUT
 from tests.fixtures.security import Secured, secured
@@ -156,7 +156,7 @@ OPTIONS = ConnectionOptions(
 def test_a_node_that_cannot_check_a_login_refuses_nobody() -> None:
     """After a power cut the node that boots first cannot read the roles: it is an outage."""
     cannot, wrong = (
-        driver.LoginRefused(f'code=0100 [Bad credentials] message="{words}"')
+        LoginRefused(f'code=0100 [Bad credentials] message="{words}"')
         for words in (
             "Unable to perform authentication: Cannot achieve consistency level LOCAL_QUORUM",
             f"Provided username {LOGIN} and/or password are incorrect",

@@ -10,7 +10,7 @@ import pytest
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import per_bucket, seal
-from cassieq_spark.queue.inspect import stats as looks
+from cassieq_spark.queue.inspect import facts as looks
 from cassieq_spark.repair import dry_run as dry_runs
 from cassieq_spark.repair import redrive as redrives
 from cassieq_spark.repair import verify as verifies
@@ -199,7 +199,7 @@ def test_t5_a_look_waits_once_for_a_sink_that_does_not_answer(door: Door) -> Non
 def test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_away(
     door: Door, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
-    monkeypatch.setattr(looks, "_WINDOW", 2)
+    monkeypatch.setattr(looks, "WINDOW", 2)
     monkeypatch.setattr(verifies, "WINDOW", 2)
     monkeypatch.setattr(dry_runs, "WINDOW", 2)
     monkeypatch.setattr(per_bucket, "LATER_S", 0.1)

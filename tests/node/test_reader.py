@@ -171,14 +171,14 @@ def test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap(door: Door) -> 
     who = door.identity()
     door.task(who, 0)  # creates the sink row
     block = portal.run(reserve(door.lane, 4))
-    sink = SinkRef(sink_id=who.sink_id, epoch=1, block_end=block.end)
+    sink = SinkRef(sink_id=who.sink_id, epoch=1, block_end=block.stop)
     row = rules.writing(sink, now_us=door.lane.clock.now_us())
-    portal.run(door.lane.buckets.insert(block.first, row))
+    portal.run(door.lane.buckets.insert(block.start, row))
     door.put(b"behind")
     door.clock.advance(3_600)
 
     assert [b"behind"] == door.drain()
-    assert [None] * 3 == [door.row(bucket) for bucket in range(block.first + 1, block.end)]
+    assert [None] * 3 == [door.row(bucket) for bucket in range(block.start + 1, block.stop)]
 
 
 @pytest.mark.invariant("I10")

@@ -15,7 +15,7 @@ from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
-from cassieq_spark.store.tables import unread
+from cassieq_spark.store.tables import messages as unread
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Put, payload
 
@@ -233,7 +233,7 @@ def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
 def test_p15_a_reservation_begins_behind_what_is_known_closed(door: Door) -> None:
     from cassieq_spark.queue.reserve import reserve  # noqa: PLC0415
 
-    assert 7 == portal.run(reserve(door.lane, 1, above=BucketNo(7))).first
+    assert 7 == portal.run(reserve(door.lane, 1, above=BucketNo(7))).start
     assert 8 == door.reserve()
 
 

@@ -16,7 +16,7 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.queue.sink.transaction import Heartbeat
+from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.cas import Applied
 from tests.fixtures.faults import Fault
@@ -240,7 +240,7 @@ def test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment(door: Door) ->
     """Repair aborts what looks abandoned: a beat must not wait for the first period's end."""
     heartbeats = door.store.heartbeats
     assert not portal.run(heartbeats.is_alive(door.queue.name, timeout_s=60))
-    with portal.entered(Heartbeat(door.lane, door.queue.name)):
+    with portal.entered(heartbeat(door.lane, door.queue.name)):
         assert portal.run(heartbeats.is_alive(door.queue.name, timeout_s=60))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.store.tables import unread
+from cassieq_spark.store.tables import messages as unread
 from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:

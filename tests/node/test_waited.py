@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import cassieq_spark as cassieq
-    from cassieq_spark.store.sent import Sent
+    from cassieq_spark.store.call import Sent
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 

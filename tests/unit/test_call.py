@@ -8,9 +8,8 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.store import side_by_side
-from cassieq_spark.store.call import Call
-from cassieq_spark.store.side_by_side import LEAST_S, SideBySide, in_turn, one_call
+from cassieq_spark.store.call import LEAST_S, Call, Patience, in_turn, one_call, present
+from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.testing import ManualClock
 
 CLOCK = SystemClock()
@@ -39,16 +38,16 @@ def test_a_calls_time_runs_only_while_it_waits_and_begins_anew_with_an_answer() 
 def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> None:
     with one_call(7.0, CLOCK, waited_s=5.0) as call, one_call(100.0, CLOCK) as inner:
         assert call is inner
-        assert 2.0 == pytest.approx(side_by_side.present().left_s(0.0))
+        assert 2.0 == pytest.approx(present().left_s(0.0))
 
-        async def limits(_: int) -> side_by_side.Patience:
-            return side_by_side.present()
+        async def limits(_: int) -> Patience:
+            return present()
 
         (seen,) = {id(one.call) for one in asyncio.run(SideBySide(CLOCK).map(limits, range(3)))}
         assert id(call) == seen
     with one_call(7.0, CLOCK, waited_s=9.0):
-        assert LEAST_S == side_by_side.present().left_s(0.0)
-    assert side_by_side.present().call is None
+        assert LEAST_S == present().left_s(0.0)
+    assert present().call is None
 
 
 def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_time() -> None:

@@ -10,7 +10,7 @@ from cassandra import OperationTimedOut
 
 from cassieq_spark.log import get_logger
 from cassieq_spark.store import retries
-from cassieq_spark.store.folded import OF_DRIVER, Folded, fold
+from cassieq_spark.store.retries import OF_DRIVER, Folded, fold
 from cassieq_spark.store.statements import Kind, Statement
 
 POOL = "cassandra.pool"
@@ -66,7 +66,7 @@ def test_our_other_events_and_what_is_below_a_warning_always_pass() -> None:
 def test_a_statement_that_is_sent_again_has_the_count_among_its_fields(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cassieq_spark.store.folded._folded", Folded())
+    monkeypatch.setattr("cassieq_spark.store.retries._folded", Folded())
     loggers = [get_logger("store"), *map(logging.getLogger, OF_DRIVER)]
     for logger in loggers:
         monkeypatch.setattr(logger, "filters", [])

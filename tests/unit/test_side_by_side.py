@@ -10,8 +10,7 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.store import side_by_side
-from cassieq_spark.store.call import acting
+from cassieq_spark.store.call import LEAST_S, acting, limited, present
 from cassieq_spark.store.side_by_side import WIDTH, Places, SideBySide
 
 CLOCK = SystemClock()
@@ -181,17 +180,17 @@ def test_t5_an_error_of_each_is_its_items_own() -> None:
 
 def test_what_is_begun_has_the_patience_of_who_began_it() -> None:
     async def left(now: float) -> float:
-        return side_by_side.present().left_s(now)
+        return present().left_s(now)
 
     async def main() -> None:
         one = works()
-        with side_by_side.limited(100.0, 7.0):
+        with limited(100.0, 7.0):
             assert [7.0, 5.0] == await one.map(left, [0.0, 95.0])
-            with side_by_side.limited(200.0, 3.0):
+            with limited(200.0, 3.0):
                 begun = one.begin(left, 0.0)
             assert 3.0 == await begun
-        with side_by_side.limited(100.0, 3.0):
-            assert side_by_side.LEAST_S == await left(150.0)
+        with limited(100.0, 3.0):
+            assert LEAST_S == await left(150.0)
         assert float("inf") == await left(0.0)
 
     run(main())

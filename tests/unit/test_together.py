@@ -18,14 +18,13 @@ from cassieq_spark.queue.put.encode import AT_ONCE
 from cassieq_spark.queue.put.results import Once, Puts
 from cassieq_spark.queue.put.together import MOST_BYTES, MOST_MESSAGES, Asked, Kind, Together
 from cassieq_spark.store import caller, side_by_side
-from cassieq_spark.store.call import acting
+from cassieq_spark.store.call import acting, limited, one_call, present
 from cassieq_spark.store.chunk import Row
-from cassieq_spark.store.side_by_side import limited, one_call, present
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from cassieq_spark.store.side_by_side import Patience
+    from cassieq_spark.store.call import Patience
 
 SESSION = SimpleNamespace(clock=SystemClock())
 LANE: Any = SimpleNamespace(queue="q", store=SimpleNamespace(session=SESSION))

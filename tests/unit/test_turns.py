@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.server import turns as module
 from cassieq_spark.server.turns import Busy, Shared, Turns
-from cassieq_spark.store import side_by_side
-from cassieq_spark.store.call import LONGEST_S, acting
+from cassieq_spark.store.call import LONGEST_S, acting, present
 from cassieq_spark.testing import ManualClock
 
 FOREVER = float("inf")
@@ -210,7 +209,7 @@ def test_a_call_is_of_its_account_and_has_the_rest_of_its_time(
         turns = Turns(1)
 
         async def seen() -> tuple[str | None, float]:
-            call = side_by_side.present().call
+            call = present().call
             assert call is not None
             return acting.get(), call.left_s
 
@@ -222,7 +221,7 @@ def test_a_call_is_of_its_account_and_has_the_rest_of_its_time(
         turns.leave("a")
         assert ("b", LONGEST_S - 10) == await waits
         assert ("c", LONGEST_S) == await turns.run(seen, "c")
-        assert side_by_side.present().call is None
+        assert present().call is None
 
     asyncio.run(run())
 

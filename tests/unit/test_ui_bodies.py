@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue.inspect.facts import LeaseFacts, spans_of
+from cassieq_spark.queue.inspect.facts import LeaseFacts
+from cassieq_spark.queue.inspect.stats import spans_of
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.queues import Holder, holders_of
 

@@ -6,9 +6,8 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
-from cassieq_spark.store.tables import unread
-from cassieq_spark.store.tables.messages import ChunkRow
-from cassieq_spark.store.tables.unread import ROW_BYTES, UNREAD_FOR_S, Unread
+from cassieq_spark.store.tables import messages as unread
+from cassieq_spark.store.tables.messages import ROW_BYTES, UNREAD_FOR_S, ChunkRow, Unread
 from cassieq_spark.testing.clock import ManualClock
 
 SIZE = 1_000

@@ -2,7 +2,7 @@
 
     writer.step(event, moment) -> outputs        one call for each event, in its order
 
-Its owner (`store.row.Row`) carries out the outputs: it reads the row, writes hints, sends a CAS,
+Its owner (`store.rows.Row`) carries out the outputs: it reads the row, writes hints, sends a CAS,
 pauses, answers callers. It comes back with the answers, and calls `step` again at `wake_at_s`. At
 most one read, CAS, pause or turn is under way; hints may go beside it.
 

@@ -9,22 +9,19 @@ that it has just seen.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from random import Random
+from typing import Final
 
+from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.choice import Chooser, Seen, came_back_us, has_fresh, is_lost
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
+from cassieq_spark.queue.get.claim import Claimed, Rows
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.buckets import size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from random import Random
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.claim import Claimed, Rows
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
 
 MET_FOR_S: Final = 10.0
 """The time for which a lost race counts."""

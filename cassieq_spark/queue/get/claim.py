@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, CassieqError, ClientClosed, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.ids import BucketNo, bucket_of
+from cassieq_spark.model.ids import BucketNo, Place, bucket_of
 from cassieq_spark.model.lease import Terms, claimable, is_dying, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.expired import note_expired
+from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.queue.settle.settle import settle_bucket
-from cassieq_spark.store.side_by_side import present
+from cassieq_spark.store.call import present
+from cassieq_spark.store.cas import Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import Place
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
-    Answer = tuple[list["Claimed"], Stored[Bucket] | None]
+Answer = tuple[list["Claimed"], Stored[Bucket] | None]
 
 Rows = dict[BucketNo, "Stored[Bucket]"]
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 
 from cassieq_spark import metrics
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, give_back
+from cassieq_spark.options import QueueSettings, arguments
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
-
-if TYPE_CHECKING:
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.queue.get.claim import Claimed
-    from cassieq_spark.queue.lane import Lane
 
 _READS: Final = 4
 """A get claims and reads at most this many times, if leases run out while bodies are read. Each
@@ -60,6 +61,39 @@ class GetRequest:
     visibility_us: int
     wait_s: float
     priority_at_least: int = 0
+
+    @classmethod
+    def checked(
+        cls,
+        settings: QueueSettings,
+        at_most: int,
+        visibility: float | timedelta | None,
+        consumer: str | None,
+        at_least: int,
+        *,
+        wait: float | timedelta = 0,
+    ) -> Self:
+        """Check the other arguments of a get.
+
+        Raises:
+            OptionInvalid: One of them has a wrong form.
+        """
+        visibility_us = int(settings.visibility_timeout_s * 1e6)
+        if visibility is not None:
+            visibility_us = arguments.visibility_us(visibility)
+        return cls(
+            at_most=at_most,
+            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
+            wait_s=arguments.wait_s(wait),
+            visibility_us=visibility_us,
+            priority_at_least=arguments.priority(
+                "priority_at_least", at_least, settings.priorities
+            ),
+        )
+
+
+def _default_owner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class Getter:

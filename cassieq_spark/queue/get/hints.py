@@ -10,12 +10,13 @@ read them all. Holds I9, I10. See docs/design/returns-and-hints.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable, Collection, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import FINISHED
+from cassieq_spark.model.bucket import FINISHED, Bucket
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
 from cassieq_spark.model.pointer import (
     DELETED,
@@ -27,15 +28,10 @@ from cassieq_spark.model.pointer import (
     is_passable,
     minute_of,
 )
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Stored
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Set
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
-    Hints = list[tuple[int, BucketNo]]
+Hints = list[tuple[int, BucketNo]]
 
 ADVANCE_S: Final = 2.0
 """The time that a pointer's write may take: it saves reads, and nothing depends on it."""

@@ -8,26 +8,21 @@ is slow and never stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import held_until, offered_below
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, give_back
-from cassieq_spark.queue.get.reader import Reader
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, give_back
+from cassieq_spark.queue.get.reader import Reader, Search
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedule import DueLaneCache
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.get.claim import Claimed
-    from cassieq_spark.queue.get.reader import Search
-    from cassieq_spark.queue.lane import Lane
 
 RESTS_FOR_S: Final = 1.0
 """A program leaves a quiet lane alone this long, while others of its priority or of a higher one

@@ -15,25 +15,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.queue.get.choice import Choice
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Claimer, Round, give_back
-from cassieq_spark.queue.get.scan import Scanner
+from cassieq_spark.queue.get.claim import (
+    GRACE_S,
+    Answer,
+    Budget,
+    Claimed,
+    Claimer,
+    Round,
+    Rows,
+    give_back,
+)
+from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.get.unsealed import OpenBuckets
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import first_of
-from cassieq_spark.store.row_port import race_pause_s
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.get.claim import Answer, Rows
-    from cassieq_spark.queue.get.scan import Scan
-    from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.rows import race_pause_s
 
 CLAIMS_PER_HINT: Final = 64
 """The number of claims that are sent under hints that were written together. Their leases begin to

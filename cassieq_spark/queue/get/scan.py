@@ -9,30 +9,25 @@ docs/design/get-and-leases.md and docs/design/returns-and-hints.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
+from cassieq_spark.model.choice import Chooser
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
-from cassieq_spark.model.pointer import Pointer
+from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
 from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Rows, mean_bytes, offset_below
-from cassieq_spark.queue.get.hints import Finished, TimePointer, begin_advance, still_due
+from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.unsealed import Peek, Undecided
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
-
-    from cassieq_spark.model.choice import Chooser
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.get.hints import Hints
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.monotons import Monoton
 
 FIRST_WINDOW: Final = 8
 """The number of bucket rows that a look reads at once at first."""

@@ -8,28 +8,24 @@ transactions that are under way. Holds I7, I9, I10.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.errors import RowCorrupt, StoreError
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import OF_A_SINK, Status
+from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
+from cassieq_spark.model.choice import Chooser
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import roll_forward
-from cassieq_spark.queue.get.claim import GRACE_S
+from cassieq_spark.queue.get.choice import Choice
+from cassieq_spark.queue.get.claim import GRACE_S, Claimer, Round, Rows
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import per_bucket
+from cassieq_spark.store.cas import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.choice import Chooser
-    from cassieq_spark.queue.get.choice import Choice
-    from cassieq_spark.queue.get.claim import Claimer, Round, Rows
     from cassieq_spark.queue.get.scan import Scan, Scanner
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
 
 AGAIN: Final = 2
 AGAIN_AFTER_S: Final = 0.001

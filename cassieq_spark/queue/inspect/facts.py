@@ -1,37 +1,41 @@
-"""Turn a queue's rows into plain facts, for the views of `spark.read` and for a picture.
+"""Read a queue's rows and turn them into plain facts, for `stats` and the views of `spark.read`.
 
-`bucket_facts` and `lease_facts` are pure. `look` takes facts of all lanes; of long lanes, of a
-part. Ids are those that users see; times are cluster microseconds.
+`bucket_facts` and `lease_facts` are pure; `live_rows` reads what they describe. Ids are those that
+users see; times are cluster microseconds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
 
+from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import BucketNo, first_id
 from cassieq_spark.model.lease import is_expired, later, visible
-from cassieq_spark.queue.inspect.stats import QueueStats, Sinks, live_rows, stats
-from cassieq_spark.queue.lane import live_buckets
-from cassieq_spark.queue.schedule import as_read, begun_and_later
-from cassieq_spark.store.tables.queues import QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.pointer import Pointers
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.messages import ChunkRow
-    from cassieq_spark.store.tables.queues import QueueRow
-
+from cassieq_spark.model.pointer import Pointers
+from cassieq_spark.model.sink_txn import Fate, SinkRow, fate
+from cassieq_spark.queue.expiry import alive
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.queue.per_bucket import first_of, named, read_rows
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 OPEN = "open"
 """The status of a bucket without a row."""
+
+WINDOW: Final = 64
+"""The number of bucket rows that are read together."""
+
+_logger = get_logger("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,21 +135,41 @@ class QueueFacts:
     pointers: Pointers | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFacts:
-    """The facts of one lane of a queue.
+@dataclass(slots=True, kw_only=True)
+class LaneName:
+    """The names of a lane of a queue.
 
     Attributes:
         shard: None for a lane of scheduled messages.
         due_us: The begin of the period of a lane of scheduled messages; None for others.
-        next_id: The first id in it that is not reserved.
-        visible: Messages that a get would deliver now.
     """
 
     lane: str
     priority: int
     shard: int | None
     due_us: int | None
+
+
+def names_of(lane: Lane) -> dict[str, Any]:
+    """Return the fields of `LaneName`."""
+    due = lane.due
+    return {
+        "lane": str(lane.lane_id),
+        "priority": lane.priority,
+        "shard": lane.shard,
+        "due_us": None if due is None else due.begins_us(lane.settings.period_us),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneFacts(LaneName):
+    """The facts of one lane of a queue.
+
+    Attributes:
+        next_id: The first id in it that is not reserved.
+        visible: Messages that a get would deliver now.
+    """
+
     next_id: int
     pointers: Pointers
     visible: int
@@ -157,16 +181,9 @@ async def lane_facts(lane: Lane, visible: int) -> LaneFacts:
     Raises:
         QueueDeleted: The queue is gone.
     """
-    due = lane.due
-    return LaneFacts(
-        lane=str(lane.lane_id),
-        priority=lane.priority,
-        shard=lane.fixed.class_and_shard(lane.lane_id)[1] if due is None else None,
-        due_us=None if due is None else due.begins_us(lane.settings.period_us),
-        next_id=(await lane.read_monoton()).next_id,
-        pointers=await lane.read_pointers(),
-        visible=visible,
-    )
+    next_id = (await lane.read_monoton()).next_id
+    pointers = await lane.read_pointers()
+    return LaneFacts(**names_of(lane), next_id=next_id, pointers=pointers, visible=visible)
 
 
 def bucket_facts(
@@ -179,37 +196,29 @@ def bucket_facts(
 ) -> BucketFacts:
     """Return the facts of one bucket's row, or of its messages if it is not sealed."""
     base = first_id(bucket, lane.bucket_size)
-    last = base + lane.bucket_size - 1
-    if row is None or row.value.status is Status.SEALING:
-        due = sum(chunk.count for chunk in waiting if (chunk.due_us or 0) <= now_us)
+    facts = partial(
+        BucketFacts,
+        lane=str(lane.lane_id),
+        priority=lane.priority,
+        bucket=bucket,
+        status=OPEN if row is None else row.value.status.value,
+        first_id=base,
+        last_id=base + lane.bucket_size - 1,
+        changed_us=None if row is None else row.value.changed_us,
+        row_version=None if row is None else row.version.row_version,
+    )
+    if row is None or is_unsealed(row):
+        due = sum(chunk.count for chunk in waiting if is_due(chunk, now_us))
         count = sum(chunk.count for chunk in waiting)
-        return BucketFacts(
-            lane=str(lane.lane_id),
-            priority=lane.priority,
-            bucket=bucket,
-            status=OPEN if row is None else row.value.status.value,
-            first_id=base,
-            last_id=last,
-            messages=count,
-            fresh=due,
-            delayed=count - due,
-            stored_bytes=sum(len(chunk.payload) for chunk in waiting),
-            changed_us=None if row is None else row.value.changed_us,
-            row_version=None if row is None else row.version.row_version,
-        )
+        size_bytes = sum(len(chunk.payload) for chunk in waiting)
+        return facts(messages=count, fresh=due, delayed=count - due, stored_bytes=size_bytes)
     value = row.value
     consumers: Counter[str] = Counter()
     for lease in value.leases:
         if not is_expired(lease, now_us):
             consumers[lease.owner] += lease.runs.count
     free = visible(value, now_us)
-    return BucketFacts(
-        lane=str(lane.lane_id),
-        priority=lane.priority,
-        bucket=bucket,
-        status=value.status.value,
-        first_id=base,
-        last_id=last,
+    return facts(
         messages=value.manifest.count,
         fresh=sum(part.runs.count for part in free if not part.deliveries),
         returned=sum(part.runs.count for part in free if part.deliveries),
@@ -221,11 +230,9 @@ def bucket_facts(
         leases=len(value.leases),
         consumers=dict(consumers),
         stored_bytes=value.size_bytes,
-        changed_us=value.changed_us,
         sink_id=None if value.sink is None else value.sink.sink_id,
         epoch=None if value.sink is None else value.sink.epoch,
         block_end=None if value.sink is None else value.sink.block_end,
-        row_version=row.version.row_version,
     )
 
 
@@ -260,149 +267,126 @@ async def queue_facts(store: Store, row: QueueRow) -> QueueFacts:
     return QueueFacts(row=row, next_id=monoton.value.next_id, pointers=pointers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneLook:
-    """The facts of one lane.
-
-    Attributes:
-        shard: None for a lane of scheduled messages.
-        due_us: The begin of the period of a lane of scheduled messages; None for others.
-        reader: The bucket that R names: no bucket below it has a fresh message.
-        repair: The bucket that L names: every bucket below it is dropped.
-        live: The number of buckets from L on.
-        buckets: The buckets that were looked at, ascending.
-        away: Those of them that did not answer.
-    """
-
-    lane: str
-    priority: int
-    shard: int | None
-    due_us: int | None
-    reader: int
-    repair: int
-    live: int
-    buckets: tuple[BucketFacts, ...]
-    leases: tuple[LeaseFacts, ...]
-    away: tuple[int, ...]
+def is_unsealed(row: Stored[Bucket] | None) -> bool:
+    """Whether a bucket is open, or about to be sealed."""
+    return row is None or row.value.status is Status.SEALING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLook:
-    """The lanes that were looked at, highest priority first, and scheduled messages last.
-
-    Attributes:
-        stats: The counts of the whole queue, from the same reads.
-        left_out: The number of lanes that were not looked at.
-        now_us: The time of the look.
-    """
-
-    stats: QueueStats
-    lanes: tuple[LaneLook, ...]
-    left_out: int
-    now_us: int
+def is_due(chunk: ChunkRow, now_us: int) -> bool:
+    """Whether the chunk's messages may be delivered by now."""
+    return chunk.due_us is None or chunk.due_us <= now_us
 
 
-async def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
-    """Look at a queue and count it: one read per bucket, and a scan per open one.
+async def live_rows(
+    lane: Lane,
+    spans: Iterable[range] | None = None,
+    *,
+    scans: bool = True,
+    away: dict[BucketNo, CassieqError] | None = None,
+    sinks: Sinks | None = None,
+) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
+    """Yield a lane's live buckets, ascending, with the messages of unsealed ones.
 
-    Buckets of periods that have not begun are read once for their count and once for the look.
+    A row below the repair pointer, as read after the row, is a ghost and left out (G5, ADR 11).
 
     Args:
-        most_buckets: The maximum in each lane. Of a longer lane, it takes buckets from L on, around
-            R and at the end.
+        spans: Only these buckets, ascending.
+        scans: Whether to read the messages of unsealed buckets; otherwise none are yielded.
+        away: Receives the errors of buckets that do not answer, by bucket. None: one error is
+            raised after the other buckets of its window [T5].
+        sinks: The sinks that a look at several lanes has read so far: a batch is in all of them or
+            in none (I7).
 
     Raises:
-        QueueDeleted: The queue is gone.
-        StoreError: Some buckets did not answer: a count without them would be wrong.
+        StoreError: Some buckets did not answer; the error names the first.
     """
-    # Scheduled messages come last: there may be a lane for each hour of a year.
-    begun, later = await begun_and_later(lane)
-    lanes = sorted(as_read([*lane.all, *begun, *later]), key=lambda one: one.due is not None)
-    lookings = {one.lane_id: await _Looking.of(one, most_buckets) for one in lanes[:most_lanes]}
-    apart = [found for one in later if (found := lookings.get(one.lane_id)) is not None]
-    counted = {key: one for key, one in lookings.items() if one not in apart}
+    missed: dict[BucketNo, CassieqError] = {} if away is None else away
+    live = await live_buckets(lane)
+    sinks = sinks or Sinks(lane)
+    for span in [live] if spans is None else spans:
+        first, end = max(live.start, span.start), min(live.stop, span.stop)
+        for window in windows(range(first, end), WINDOW):
+            rows = await read_rows(lane, window, missed)
+            low = (await lane.read_pointers()).repair
+            for bucket in [at for at in missed if at < low]:
+                del missed[bucket]  # dropped: nothing is missed
+            for bucket in [at for at in window if at >= low and at in rows]:
+                row = rows[bucket]
+                found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
+                try:
+                    if row is not None and row.value.status is Status.PREPARED:
+                        found = await _as_decided(lane, bucket, row, sinks), []
+                    elif scans and is_unsealed(row):
+                        found = await _look_into(lane, bucket)
+                except StoreError as error:
+                    missed[bucket] = named(error, lane, bucket)
+                    found = None
+                if found is not None:
+                    yield bucket, *found
+            if missed and away is None:
+                raise first_of(missed)
 
-    def seen(
-        one: Lane, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]
-    ) -> None:
-        if (found := counted.get(one.lane_id)) is not None:
-            found.add(bucket, row, waiting)
 
-    total = await stats(lane, seen=seen)
-    sinks = Sinks(lane)
-    for one in apart:
-        await one.read(sinks)
-    return QueueLook(
-        stats=total,
-        lanes=tuple(one.look() for one in lookings.values()),
-        left_out=max(0, len(lanes) - most_lanes),
-        now_us=lane.clock.now_us(),
-    )
+class Sinks:
+    """Reads each sink's row once, and does not wait twice for one that does not answer [T5]."""
 
-
-class _Looking:
-    """The facts of one lane that are collected while its buckets are read."""
-
-    def __init__(self, lane: Lane, live: range, pointers: Pointers, most: int) -> None:
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._live = live
-        self._pointers = pointers
-        self._now_us = lane.clock.now_us()
-        self._spans = spans_of(self._live, self._pointers.reader, most)
-        self._away: dict[BucketNo, CassieqError] = {}
-        self._buckets: list[BucketFacts] = []
-        self._leases: list[LeaseFacts] = []
+        self._known: dict[str, SinkRow | StoreError | None] = {}
 
-    @classmethod
-    async def of(cls, lane: Lane, most: int) -> Self:
-        """Begin with a lane."""
-        return cls(lane, await live_buckets(lane), await lane.read_pointers(), most)
+    async def read(self, sink_id: str) -> SinkRow | None:
+        """Return the row as it was at the first read; None if there is none.
 
-    def add(self, bucket: BucketNo, row: Stored[Bucket] | None, waiting: list[ChunkRow]) -> None:
-        """Keep the facts of a bucket, if the picture shows it."""
-        if not any(bucket in span for span in self._spans):
-            return
-        lane, now_us = self._lane, self._now_us
-        self._buckets.append(bucket_facts(lane, bucket, row, waiting, now_us=now_us))
-        if row is not None and row.value.status is Status.SEALED:
-            self._leases += lease_facts(lane, bucket, row.value, now_us=now_us)
-
-    async def read(self, sinks: Sinks) -> None:
-        """Read the buckets that the picture shows."""
-        async for one in live_rows(self._lane, self._spans, away=self._away, sinks=sinks):
-            self.add(*one)
-
-    def look(self) -> LaneLook:
-        """Return the collected facts."""
-        lane, due = self._lane, self._lane.due
-        return LaneLook(
-            lane=str(lane.lane_id),
-            priority=lane.priority,
-            shard=None if due is not None else lane.fixed.class_and_shard(lane.lane_id)[1],
-            due_us=None if due is None else due.begins_us(lane.settings.period_us),
-            reader=self._pointers.reader,
-            repair=self._pointers.repair,
-            live=len(self._live),
-            buckets=tuple(self._buckets),
-            leases=tuple(self._leases),
-            away=tuple(sorted(self._away)),
-        )
+        Raises:
+            StoreError: The first read failed.
+        """
+        if sink_id not in self._known:
+            try:
+                stored = await self._lane.store.sinks.read(sink_id)
+            except StoreError as error:
+                self._known[sink_id] = error
+            else:
+                self._known[sink_id] = None if stored is None else stored.value
+        known = self._known[sink_id]
+        if isinstance(known, StoreError):
+            raise copy(known)
+        return known
 
 
-def spans_of(live: range, reader: int, most: int) -> list[range]:
-    """Choose at most ``most`` buckets: all, or a third each from the start, at R, and at the end.
+async def _as_decided(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks
+) -> Stored[Bucket]:
+    """Return a committed bucket as it will be after the roll-forward, as a get would do.
 
-    Returns:
-        Spans, ascending and disjoint.
+    Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
+    sink's row is read once, after the first of its buckets: a sink row that is older than a
+    bucket's can only miss a commit, never invent one.
     """
-    if len(live) <= most:
-        return [live]
-    third = most // 3
-    middle = max(live.start, min(reader - third // 2, live.stop - third))
-    starts = (live.start, middle, live.stop - (most - 2 * third))
-    found: list[range] = []
-    for start, count in zip(starts, (third, third, most - 2 * third), strict=True):
-        first = max(start, found[-1].stop) if found else start
-        if first < start + count:
-            found.append(range(first, start + count))
-    return found
+    sink = row.value.sink
+    if sink is None:
+        return row
+    try:
+        found = await sinks.read(sink.sink_id)
+    except RowCorrupt as error:
+        # A get does not deliver from it either, and goes on [T21].
+        told = str(error)
+        event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
+        return row
+    if fate(found, place=lane.place(bucket), epoch=sink.epoch) is not Fate.SEAL:
+        return row
+    return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
+
+
+async def _look_into(
+    lane: Lane, bucket: BucketNo
+) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
+    """Read the row and messages of a bucket that was unsealed a moment ago; None if it was dropped.
+
+    The row is read after the messages: a transaction may have begun to write here meanwhile, and
+    none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).
+    """
+    waiting = await lane.messages.scan(bucket)
+    now = await lane.buckets.read(bucket)
+    if await lane.is_dropped(bucket):
+        return None
+    return now, alive(lane, waiting) if is_unsealed(now) else []

@@ -7,19 +7,17 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import values
 from cassieq_spark.options.values import NotAllowed
-from cassieq_spark.queue.message import show_time
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Message, show_time
 
 _AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 
+HEADER: Final = "header."
 KEYS: Final = "tag, group, source-queue, reason, message-id, header.NAME"
 
 
@@ -80,7 +78,8 @@ def conditions(
     wanted: dict[str, set[str]] = defaultdict(set)
     for one in where or []:
         key, is_there, value = one.partition("=")
-        if not is_there or not _is_key(key):
+        is_key = key in VALUES or (key.startswith(HEADER) and key != HEADER)
+        if not is_there or not is_key:
             raise OptionInvalid(
                 f"{mark}where is {reprlib.repr(one)}, allowed: KEY=VALUE, where KEY is one of "
                 f"{KEYS}"
@@ -99,32 +98,32 @@ def conditions(
     return is_wanted
 
 
-def _is_key(key: str) -> bool:
-    return key in ("tag", "group", "source-queue", "reason", "message-id") or (
-        key.startswith("header.") and key != "header."
-    )
+VALUES: Final[dict[str, Callable[[Message], str | None]]] = {
+    "tag": lambda message: message.tag,
+    "group": lambda message: message.group,
+    "source-queue": lambda message: headers_of(message.headers).source_queue,
+    "reason": lambda message: headers_of(message.headers).reason,
+    "message-id": lambda message: message.message_id,
+}
 
 
 def _value(message: Message, key: str) -> str:
     """Return the value of a key; empty if there is none."""
-    letter = headers_of(message.headers)
-    if key.startswith("header."):
-        return message.headers.get(key.removeprefix("header."), "")
-    found = {
-        "tag": message.tag,
-        "group": message.group,
-        "source-queue": letter.source_queue,
-        "reason": letter.reason,
-        "message-id": message.message_id,
-    }[key]
-    return found or ""
+    if key.startswith(HEADER):
+        return message.headers.get(key.removeprefix(HEADER), "")
+    return VALUES[key](message) or ""
 
 
 def _time(name: str, given: str | None, now: datetime | None) -> datetime | None:
     if given is None:
         return None
     try:
-        found = _moment(given, now)
+        try:  # 20261121 is a date, and 300 is five minutes
+            found = datetime.fromisoformat(given)
+        except ValueError:
+            if now is None:
+                raise
+            found = now - timedelta(seconds=_AGE.parse(given))
     except (ValueError, NotAllowed) as error:
         ago = "" if now is None else ", or how long ago it was, such as 5m, 12h or 7d"
         raise OptionInvalid(
@@ -132,13 +131,3 @@ def _time(name: str, given: str | None, now: datetime | None) -> datetime | None
             f"UTC if it names no zone{ago}"
         ) from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def _moment(given: str, now: datetime | None) -> datetime:
-    """Parse a time, or a duration before now: 20261121 is a date, and 300 is five minutes."""
-    try:
-        return datetime.fromisoformat(given)
-    except ValueError:
-        if now is None:
-            raise
-        return now - timedelta(seconds=_AGE.parse(given))

@@ -6,40 +6,39 @@ Everything is counted from bucket rows: there is no counter that could drift.
 from __future__ import annotations
 
 from collections import Counter
-from copy import copy
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
 
-from cassieq_spark.errors import RowCorrupt, StoreError
-from cassieq_spark.log import event, get_logger
-from cassieq_spark.model import bucket as rules
+from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
-from cassieq_spark.model.lease import expired_of, is_expired, later, visible
-from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.expired import alive
-from cassieq_spark.queue.lane import live_buckets, windows
+from cassieq_spark.model.lease import expired_of
+from cassieq_spark.queue.inspect.facts import (
+    OPEN,
+    WINDOW,
+    BucketFacts,
+    LaneName,
+    LeaseFacts,
+    Sinks,
+    bucket_facts,
+    is_unsealed,
+    lease_facts,
+    live_rows,
+    names_of,
+)
+from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.queue.per_bucket import first_of, named, read_rows
+from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import as_read, begun_and_later
+from cassieq_spark.store.cas import Stored
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+Seen = Callable[[Lane, BucketFacts, Stored[Bucket] | None], None]
 
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.model.sink_txn import SinkRow
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.messages import ChunkRow
-
-    Seen = Callable[[Lane, BucketNo, Stored[Bucket] | None, list[ChunkRow]], None]
-    from collections.abc import Sequence
-
-
-_WINDOW = 64
-_logger = get_logger("queue")
+COUNTED: Final = frozenset({OPEN, Status.SEALING.value, Status.SEALED.value})
+"""The states of a bucket whose messages are counted: those of a transaction are not there yet."""
 
 
 @frozen
@@ -139,9 +138,10 @@ async def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = No
     total.lwts += 0 if monoton is None else monoton.version.row_version
     oldest_us: int | None = None
     async for bucket, row, waiting in live_rows(lane, sinks=sinks):
+        facts = bucket_facts(lane, bucket, row, waiting, now_us=total.now_us)
+        total.add(facts)
         if seen is not None:
-            seen(lane, bucket, row, waiting)
-        total.add_open(waiting)
+            seen(lane, facts, row)
         put_us = min((chunk.enqueued_us for chunk in waiting), default=None)
         if (
             oldest_us is None
@@ -152,7 +152,6 @@ async def _count(lane: Lane, total: _Count, sinks: Sinks, seen: Seen | None = No
             put_us = await _put_us(lane, bucket, left)
         # One producer's ids ascend, so the first bucket with a message has about the oldest.
         oldest_us = put_us if oldest_us is None else oldest_us
-        total.add(row)
     known = [time_us for time_us in (oldest_us, total.oldest_us) if time_us is not None]
     total.oldest_us = min(known, default=None)
 
@@ -161,35 +160,21 @@ class _Count:
     """The counts of `stats` so far."""
 
     def __init__(self, now_us: int) -> None:
-        self._now_us = now_us
+        self.now_us = now_us
         self.visible = self.delayed = self.dead = self.lwts = 0
         self.oldest_us: int | None = None
         self.buckets: Counter[str] = Counter()
         self.consumers: Counter[str] = Counter()
 
-    def add_open(self, waiting: list[ChunkRow]) -> None:
-        """Count a bucket that is not sealed."""
-        for chunk in waiting:
-            is_now = is_due(chunk, self._now_us)
-            self.visible += chunk.count * is_now
-            self.delayed += chunk.count * (not is_now)
-
-    def add(self, row: Stored[Bucket] | None) -> None:
-        """Count one bucket's row."""
-        if row is None:
-            self.buckets["open"] += 1
-            return
-        value = row.value
-        self.buckets[value.status.value] += 1
-        self.lwts += row.version.row_version
-        if value.status is not Status.SEALED:
-            return
-        self.visible += sum(part.runs.count for part in visible(value, self._now_us))
-        for lease in value.leases:
-            if not is_expired(lease, self._now_us):
-                self.consumers[lease.owner] += lease.runs.count
-        self.delayed += later(value, self._now_us)
-        self.dead += sum(part.runs.count for part in value.dead)
+    def add(self, facts: BucketFacts) -> None:
+        """Count one bucket."""
+        self.buckets[facts.status] += 1
+        self.lwts += facts.row_version or 0
+        if facts.status in COUNTED:
+            self.visible += facts.fresh + facts.returned
+            self.delayed += facts.delayed
+            self.dead += facts.dead
+            self.consumers.update(facts.consumers)
 
 
 async def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
@@ -200,130 +185,6 @@ async def _put_us(lane: Lane, bucket: BucketNo, runs: Runs) -> int | None:
             if chunk.first <= runs.first <= chunk.last:
                 return chunk.enqueued_us
     return None
-
-
-def is_due(chunk: ChunkRow, now_us: int) -> bool:
-    """Whether the chunk's messages may be delivered by now."""
-    return chunk.due_us is None or chunk.due_us <= now_us
-
-
-async def live_rows(
-    lane: Lane,
-    spans: Iterable[range] | None = None,
-    *,
-    scans: bool = True,
-    away: dict[BucketNo, CassieqError] | None = None,
-    sinks: Sinks | None = None,
-) -> AsyncIterator[tuple[BucketNo, Stored[Bucket] | None, list[ChunkRow]]]:
-    """Yield a lane's live buckets, ascending, with the messages of unsealed ones.
-
-    A row below the repair pointer, as read after the row, is a ghost and left out (G5, ADR 11).
-
-    Args:
-        spans: Only these buckets, ascending.
-        scans: Whether to read the messages of unsealed buckets; otherwise none are yielded.
-        away: Receives the errors of buckets that do not answer, by bucket. None: one error is
-            raised after the other buckets of its window [T5].
-        sinks: The sinks that a look at several lanes has read so far: a batch is in all of them or
-            in none (I7).
-
-    Raises:
-        StoreError: Some buckets did not answer; the error names the first.
-    """
-    missed: dict[BucketNo, CassieqError] = {} if away is None else away
-    live = await live_buckets(lane)
-    sinks = sinks or Sinks(lane)
-    for span in [live] if spans is None else spans:
-        first, end = max(live.start, span.start), min(live.stop, span.stop)
-        for window in windows(range(first, end), _WINDOW):
-            rows = await read_rows(lane, window, missed)
-            low = (await lane.read_pointers()).repair
-            for bucket in [at for at in missed if at < low]:
-                del missed[bucket]  # dropped: nothing is missed
-            for bucket in [at for at in window if at >= low and at in rows]:
-                row = rows[bucket]
-                found: tuple[Stored[Bucket] | None, list[ChunkRow]] | None = row, []
-                try:
-                    if row is not None and row.value.status is Status.PREPARED:
-                        found = await _as_decided(lane, bucket, row, sinks), []
-                    elif scans and is_unsealed(row):
-                        found = await _look_into(lane, bucket)
-                except StoreError as error:
-                    missed[bucket] = named(error, lane, bucket)
-                    found = None
-                if found is not None:
-                    yield bucket, *found
-            if missed and away is None:
-                raise first_of(missed)
-
-
-class Sinks:
-    """Reads each sink's row once, and does not wait twice for one that does not answer [T5]."""
-
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
-        self._known: dict[str, SinkRow | StoreError | None] = {}
-
-    async def read(self, sink_id: str) -> SinkRow | None:
-        """Return the row as it was at the first read; None if there is none.
-
-        Raises:
-            StoreError: The first read failed.
-        """
-        if sink_id not in self._known:
-            try:
-                stored = await self._lane.store.sinks.read(sink_id)
-            except StoreError as error:
-                self._known[sink_id] = error
-            else:
-                self._known[sink_id] = None if stored is None else stored.value
-        known = self._known[sink_id]
-        if isinstance(known, StoreError):
-            raise copy(known)
-        return known
-
-
-async def _as_decided(
-    lane: Lane, bucket: BucketNo, row: Stored[Bucket], sinks: Sinks
-) -> Stored[Bucket]:
-    """Return a committed bucket as it will be after the roll-forward, as a get would do.
-
-    Otherwise a look would see only a part of a batch whose driver died after its commit (I7). A
-    sink's row is read once, after the first of its buckets: a sink row that is older than a
-    bucket's can only miss a commit, never invent one.
-    """
-    sink = row.value.sink
-    if sink is None:
-        return row
-    try:
-        found = await sinks.read(sink.sink_id)
-    except RowCorrupt as error:
-        # A get does not deliver from it either, and goes on [T21].
-        told = str(error)
-        event(_logger, "settling_failed", queue=lane.queue, sink=sink.sink_id, error=told)
-        return row
-    if fate(found, place=lane.place(bucket), epoch=sink.epoch) is not Fate.SEAL:
-        return row
-    return replace(row, value=rules.published(row.value, now_us=row.value.changed_us))
-
-
-async def _look_into(
-    lane: Lane, bucket: BucketNo
-) -> tuple[Stored[Bucket] | None, list[ChunkRow]] | None:
-    """Read the row and messages of a bucket that was unsealed a moment ago; None if it was dropped.
-
-    The row is read after the messages: a transaction may have begun to write here meanwhile, and
-    none of it may be seen before its commit (I7). The repair pointer is read after the row (G5).
-    """
-    waiting = await lane.messages.scan(bucket)
-    now = await lane.buckets.read(bucket)
-    if await lane.is_dropped(bucket):
-        return None
-    return now, alive(lane, waiting) if is_unsealed(now) else []
-
-
-WINDOW: Final = 64
-"""The number of bucket rows that are read together."""
 
 
 async def scheduled_later(lane: Lane) -> int:
@@ -355,11 +216,6 @@ async def count_scheduled(lane: Lane) -> int:
             elif row is not None:
                 found += row.value.unacked.count
     return found
-
-
-def is_unsealed(row: Stored[Bucket] | None) -> bool:
-    """Whether a bucket is open, or about to be sealed."""
-    return row is None or row.value.status is Status.SEALING
 
 
 HOUR_US: Final = 3_600_000_000
@@ -402,3 +258,123 @@ async def by_hour(lane: Lane) -> list[ScheduledHour]:
         ScheduledHour(due_from=time_of(hour), priority=-priority, messages=counts[hour, priority])
         for hour, priority in sorted(counts)
     ]
+
+
+@dataclass(slots=True, kw_only=True)
+class LaneLook(LaneName):
+    """The facts of one lane, which are collected while its buckets are read.
+
+    Attributes:
+        reader: The bucket that R names: no bucket below it has a fresh message.
+        repair: The bucket that L names: every bucket below it is dropped.
+        live: The number of buckets from L on.
+        spans: The buckets that are looked at.
+        now_us: The time for which leases count as expired.
+        buckets: Those of them that were read, ascending.
+        away: Those of them that did not answer.
+    """
+
+    reader: int
+    repair: int
+    live: int
+    spans: list[range]
+    now_us: int
+    buckets: list[BucketFacts] = field(default_factory=list)
+    leases: list[LeaseFacts] = field(default_factory=list)
+    away: dict[BucketNo, CassieqError] = field(default_factory=dict)
+
+    @classmethod
+    async def of(cls, lane: Lane, most: int) -> Self:
+        """Begin with a lane."""
+        live, pointers = await live_buckets(lane), await lane.read_pointers()
+        return cls(
+            **names_of(lane),
+            reader=pointers.reader,
+            repair=pointers.repair,
+            live=len(live),
+            spans=spans_of(live, pointers.reader, most),
+            now_us=lane.clock.now_us(),
+        )
+
+    def add(self, lane: Lane, facts: BucketFacts, row: Stored[Bucket] | None) -> None:
+        """Keep the facts of a bucket, if the picture shows it."""
+        if any(facts.bucket in span for span in self.spans):
+            self.buckets.append(facts)
+            if row is not None and row.value.status is Status.SEALED:
+                self.leases += lease_facts(lane, facts.bucket, row.value, now_us=self.now_us)
+
+    async def read(self, lane: Lane, sinks: Sinks) -> None:
+        """Read the buckets that the picture shows."""
+        async for bucket, row, waiting in live_rows(lane, self.spans, away=self.away, sinks=sinks):
+            facts = bucket_facts(lane, bucket, row, waiting, now_us=self.now_us)
+            self.add(lane, facts, row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLook:
+    """The lanes that were looked at, highest priority first, and scheduled messages last.
+
+    Attributes:
+        stats: The counts of the whole queue, from the same reads.
+        left_out: The number of lanes that were not looked at.
+        now_us: The time of the look.
+    """
+
+    stats: QueueStats
+    lanes: list[LaneLook]
+    left_out: int
+    now_us: int
+
+
+async def look(lane: Lane, *, most_lanes: int, most_buckets: int) -> QueueLook:
+    """Look at a queue and count it: one read per bucket, and a scan per open one.
+
+    Buckets of periods that have not begun are read once for their count and once for the look.
+
+    Args:
+        most_buckets: The maximum in each lane. Of a longer lane, it takes buckets from L on, around
+            R and at the end.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+        StoreError: Some buckets did not answer: a count without them would be wrong.
+    """
+    # Scheduled messages come last: there may be a lane for each hour of a year.
+    begun, later = await begun_and_later(lane)
+    lanes = sorted(as_read([*lane.all, *begun, *later]), key=lambda one: one.due is not None)
+    looks = {one.lane_id: await LaneLook.of(one, most_buckets) for one in lanes[:most_lanes]}
+    apart = {one.lane_id: one for one in later if one.lane_id in looks}
+
+    def seen(one: Lane, facts: BucketFacts, row: Stored[Bucket] | None) -> None:
+        if one.lane_id in looks and one.lane_id not in apart:
+            looks[one.lane_id].add(one, facts, row)
+
+    total = await stats(lane, seen=seen)
+    sinks = Sinks(lane)
+    for lane_id, one in apart.items():
+        await looks[lane_id].read(one, sinks)
+    return QueueLook(
+        stats=total,
+        lanes=list(looks.values()),
+        left_out=max(0, len(lanes) - most_lanes),
+        now_us=lane.clock.now_us(),
+    )
+
+
+def spans_of(live: range, reader: int, most: int) -> list[range]:
+    """Choose at most ``most`` buckets: all, or a third each from the start, at R, and at the end.
+
+    Returns:
+        Spans, ascending and disjoint.
+    """
+    if len(live) <= most:
+        return [live]
+    third = most // 3
+    middle = max(live.start, min(reader - third // 2, live.stop - third))
+    starts = (live.start, middle, live.stop - (most - 2 * third))
+    found: list[range] = []
+    for start, count in zip(starts, (third, third, most - 2 * third), strict=True):
+        first = max(start, found[-1].stop) if found else start
+        if first < start + count:
+            found.append(range(first, start + count))
+    return found

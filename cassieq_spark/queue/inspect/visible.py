@@ -5,13 +5,13 @@ They stay visible.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.bucket import Returned, Status
+from cassieq_spark.errors import CassieqError, OptionInvalid
+from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.ids import (
-    EMPTY,
     ID_LIMIT,
     BucketNo,
     LaneId,
@@ -23,16 +23,12 @@ from cassieq_spark.model.ids import (
 )
 from cassieq_spark.model.lease import visible
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.inspect.stats import Sinks, is_due, live_rows
+from cassieq_spark.queue.inspect.facts import Sinks, is_due, live_rows
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
 from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import looked_at_lanes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.tables.messages import ChunkRow
 
 
 async def peek(lane: Lane, at_most: int) -> list[Message]:
@@ -89,40 +85,54 @@ async def plan_visible(
     sinks = Sinks(lane)
     for one in await looked_at_lanes(lane):
         missed: dict[BucketNo, CassieqError] | None = None if away is None else {}
-        async for planned in plan_lane(one, spans, sinks, away=missed):
-            yield planned
+        async for together in _plan_lane(one, spans, sinks, away=missed):
+            for planned in together:
+                yield planned
         if away is not None:
             away |= {one.place(bucket): error for bucket, error in (missed or {}).items()}
 
 
-async def plan_lane(
+async def _plan_lane(
     lane: Lane,
     spans: Iterable[range] | None,
     sinks: Sinks,
     *,
     away: dict[BucketNo, CassieqError] | None,
-) -> AsyncIterator[Planned]:
-    """Plan as `plan_visible` does, for one lane."""
+) -> AsyncIterator[list[Planned]]:
+    """Plan as `plan_visible` does, for one lane, bucket by bucket."""
     now_us = lane.clock.now_us()
-    async for bucket, row, waiting in live_rows(lane, spans, away=away, sinks=sinks):
-        due = EMPTY
-        for chunk in waiting:
-            if is_due(chunk, now_us):
-                due |= Runs.span(chunk.first, chunk.last)
+    async for bucket, stored, waiting in live_rows(lane, spans, away=away, sinks=sinks):
+        row = None if stored is None else stored.value
+        due = runs_of(chunk for chunk in waiting if is_due(chunk, now_us))
         parts = [Returned(deliveries=0, runs=due)]
-        if row is not None and row.value.status is Status.SEALED:
-            parts = visible(row.value, now_us)
-        for part in parts:
-            if part.runs:
-                yield Planned(
-                    lane=lane.lane_id,
-                    bucket=bucket,
-                    runs=part.runs,
-                    delivery_count=part.deliveries,
-                    lease_id=None,
-                    revisions=() if row is None else row.value.revisions_of(part.runs),
-                    is_look=True,
-                )
+        if row is not None and row.status is Status.SEALED:
+            parts = visible(row, now_us)
+        if together := looks_at(lane, bucket, row, parts):
+            yield together
+
+
+def looks_at(
+    lane: Lane, bucket: BucketNo, row: Bucket | None, parts: Iterable[Returned]
+) -> list[Planned]:
+    """Plan to read messages of one bucket without a lease: those that are gone are skipped."""
+    return [
+        Planned(
+            lane=lane.lane_id,
+            bucket=bucket,
+            runs=part.runs,
+            delivery_count=part.deliveries,
+            lease_id=None,
+            revisions=() if row is None else row.revisions_of(part.runs),
+            is_look=True,
+        )
+        for part in parts
+        if part.runs
+    ]
+
+
+def runs_of(chunks: Iterable[ChunkRow]) -> Runs:
+    """Return the offsets of the messages of some stored rows."""
+    return Runs.of(*((chunk.first, chunk.last) for chunk in chunks))
 
 
 class Spot(NamedTuple):
@@ -171,14 +181,7 @@ async def _buckets(lane: Lane, after: Spot | None) -> AsyncIterator[list[Planned
                 continue
             if one.lane_id == after.lane:
                 first = bucket_of(after.id, one.bucket_size)
-        spans = [range(first, ID_LIMIT)]
-        together: list[Planned] = []
-        async for planned in plan_lane(one, spans, sinks, away=None):
-            if together and together[0].bucket != planned.bucket:
-                yield together
-                together = []
-            together.append(planned)
-        if together:
+        async for together in _plan_lane(one, [range(first, ID_LIMIT)], sinks, away=None):
             yield together
 
 

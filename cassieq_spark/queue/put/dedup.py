@@ -10,19 +10,16 @@ most one put of a key happens in its window, whichever client dies, at whatever 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
-from cassieq_spark.model.ids import message_id_of
+from cassieq_spark.model.ids import BucketNo, message_id_of
 from cassieq_spark.queue import seal
-from cassieq_spark.store.row_port import RACE_PAUSE_S
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.rows import RACE_PAUSE_S
 
 YOUNG_US: Final = 500_000
 """A put that began less than this ago may still be running. To close its bucket would only make it

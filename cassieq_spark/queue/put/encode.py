@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
@@ -15,11 +15,7 @@ from cassieq_spark.model.group import with_group
 from cassieq_spark.model.sizes import CHUNK_BYTES, CHUNK_MESSAGES
 from cassieq_spark.options import arguments
 from cassieq_spark.store import chunk as chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cassieq_spark.store.chunk import Row
+from cassieq_spark.store.chunk import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

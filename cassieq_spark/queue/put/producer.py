@@ -10,9 +10,10 @@ others go again, under new ids.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import (
@@ -27,23 +28,17 @@ from cassieq_spark.model.expiry import minute_after
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.lane import LaneEnded
+from cassieq_spark.queue.lane import Lane, LaneEnded
+from cassieq_spark.queue.put.dedup import Keys
+from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Outcome, Placed
-from cassieq_spark.queue.reserve import ALWAYS, Reserver
-from cassieq_spark.store.side_by_side import in_turn
+from cassieq_spark.queue.reserve import ALWAYS, FirstRead, Reserver
+from cassieq_spark.store.call import in_turn
+from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.messages import ChunkRow
+from cassieq_spark.store.tables.monotons import Monoton
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.dedup import Keys
-    from cassieq_spark.queue.put.encode import Packed
-    from cassieq_spark.queue.reserve import FirstRead
-    from cassieq_spark.store.cas import Stored
-    from cassieq_spark.store.tables.monotons import Monoton
-
-    Otherwise = Callable[[Sequence["Packed"]], Awaitable[Outcome]]
+Otherwise = Callable[[Sequence["Packed"]], Awaitable[Outcome]]
 
 LOOK_S: Final = 1.0
 """A producer waits this long to learn whether its bucket is still open. Then it takes another
@@ -180,7 +175,7 @@ class Producer:
                         lane, 1, above=self._closed_below, first_read=first_read
                     )
                     first_read = None
-                    block = _Block(bucket=fresh.first, proven_at=lane.clock.monotonic())
+                    block = _Block(bucket=BucketNo(fresh.start), proven_at=lane.clock.monotonic())
                     self._block = block
                 placed[at] = Placed(
                     lane=lane.lane_id, bucket=block.bucket, first=block.next, packed=packed

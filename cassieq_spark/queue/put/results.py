@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, copied
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.frozen import frozen
-from cassieq_spark.model.ids import BucketNo, Runs, message_id_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.encode import Packed
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs, message_id_of
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.put.encode import Packed
 
 
 @frozen

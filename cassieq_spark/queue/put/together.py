@@ -20,28 +20,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cassieq_spark.errors import CassieqError, StoreTimeout, copied
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.put import encode
+from cassieq_spark.queue.put.encode import Times
+from cassieq_spark.queue.put.results import Puts
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
-from cassieq_spark.store.call import acting
-from cassieq_spark.store.side_by_side import Places, begin_for_all, one_call, present
+from cassieq_spark.store.call import Patience, acting, one_call, present
+from cassieq_spark.store.chunk import Row
+from cassieq_spark.store.side_by_side import Places, begin_for_all
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.put.encode import Times
-    from cassieq_spark.queue.put.results import Puts
-    from cassieq_spark.store.chunk import Row
-    from cassieq_spark.store.side_by_side import Patience
-
-    Put = Callable[[Sequence["Asked"]], Awaitable[Puts]]
+Put = Callable[[Sequence["Asked"]], Awaitable[Puts]]
 
 MOST_MESSAGES: Final = 2_000
 MOST_BYTES: Final = 8_388_608

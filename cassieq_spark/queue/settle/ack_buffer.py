@@ -8,6 +8,7 @@ be reached does not hold up the acks of another.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
@@ -24,22 +25,19 @@ from cassieq_spark.errors import (
     StoreTimeout,
 )
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import Place
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rows.events import Answer
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
-from cassieq_spark.store.row_port import Company
-from cassieq_spark.store.timer import Timer
+from cassieq_spark.store.call import Timer
+from cassieq_spark.store.rows import Company
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Set
-
     from opentelemetry.trace import SpanContext
-
-    from cassieq_spark.model.ids import Place
-    from cassieq_spark.model.receipt import Receipt
-    from cassieq_spark.model.rows.events import Answer
-    from cassieq_spark.queue.lane import Lane
 
     Flight = asyncio.Future[BaseException | None]
 

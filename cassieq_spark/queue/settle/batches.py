@@ -6,27 +6,21 @@ for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.frozen import frozen
-from cassieq_spark.model.ids import EMPTY, Place, Runs, union
+from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.settlement import Ack, Reject, Release, rejected
-from cassieq_spark.queue.per_bucket import each_bucket
+from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Release, TakeOver, rejected
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.per_bucket import by_lane, each_bucket
 from cassieq_spark.queue.settle.settle import NEVER, Outcome, foreign, of_leases, settle_bucket
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.model.settlement import Action, Judged, TakeOver
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
+from cassieq_spark.store.cas import Stored
 
 TAKE_OVERS_AT_MOST: Final = 3
 """After this many take-overs that were answered too late, the batch goes out as it is: other
@@ -121,11 +115,8 @@ async def count_settled(lane: Lane, delivered: Mapping[Place, Mapping[UUID, Runs
     It makes one read per bucket. A bucket without a row was dropped, so all its messages were done
     before (G5).
     """
-    by_lane: dict[LaneId, list[BucketNo]] = {}
-    for place in delivered:
-        by_lane.setdefault(place.lane, []).append(place.bucket)
     rows: dict[Place, Stored[Bucket] | None] = {}
-    for lane_id, buckets in by_lane.items():
+    for lane_id, buckets in by_lane(delivered).items():
         found, _ = await lane.sibling(lane_id).buckets.read_some(buckets)
         rows |= {Place(lane_id, bucket): row for bucket, row in found.items()}
     count = 0

@@ -8,9 +8,11 @@ again: a task may run twice.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.errors import (
@@ -22,28 +24,23 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import settlement as rules
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
+from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rows.events import Answer
 from cassieq_spark.model.rows.intents import ACK, Ask, Cancel, Settle
-from cassieq_spark.model.settlement import Ack, Judged, Reject, Update
+from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Update
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
+from cassieq_spark.store.cas import Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.lanes import Fixed
-    from cassieq_spark.model.rows.events import Answer
-    from cassieq_spark.model.settlement import Action, Asked
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.cas import Stored
-
+    from cassieq_spark.model.settlement import Asked
 
 DROP_BODY_S: Final = 2.0
 """The time limit for dropping a body. Closing the client waits for it."""
@@ -479,7 +476,7 @@ async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) 
 
 
 def acks_of(receipts: Sequence[Receipt]) -> Settle:
-    """Return the acks of one bucket's receipts, for `store.row_port.Company`."""
+    """Return the acks of one bucket's receipts, for `store.rows.Company`."""
     return wanted(by_lease(receipts, ACK))
 
 
@@ -547,11 +544,8 @@ async def _sealed(
     lane: Lane, bucket: BucketNo, one: Runs, row: Stored[Bucket] | None
 ) -> Stored[Bucket] | None:
     """Return the row of a bucket whose content is fixed; None if the message was never in it."""
-    if row is not None:
-        closed = await seal.finish(lane, bucket, row)
     # An open bucket is not sealed for a message that it does not hold.
-    elif await lane.messages.has(bucket, one.first):
-        closed = await seal.close(lane, bucket)
-    else:
+    if row is None and not await lane.messages.has(bucket, one.first):
         return None
+    closed = await seal.finish(lane, bucket, row)
     return None if closed is None else closed.row

@@ -1,16 +1,16 @@
 """Run the sink's transaction against the store: admit a task, commit, forget. Holds I7.
 
-`Heartbeat` shows meanwhile that a writer is alive, so that repair does not abort it [R3].
+`heartbeat` shows meanwhile that a writer is alive, so that repair does not abort it [R3].
 
 See docs/design/sink.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Self, assert_never
+from typing import assert_never
 
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -22,6 +22,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
+from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import (
     ONLY_BATCH,
@@ -35,18 +36,11 @@ from cassieq_spark.model.sink_txn import (
     TaskResult,
     WriteUnder,
 )
-from cassieq_spark.queue.roll_forward import VISIBLE, begin_look, roll_forward
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
-from cassieq_spark.store.cas import Applied, Evicted, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from cassieq_spark.model.costs import Costs
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.roll_forward import Seen
-    from cassieq_spark.store.cas import Outcome
-
+from cassieq_spark.store.call import repeating
+from cassieq_spark.store.cas import Applied, Evicted, Outcome, Refused
 
 _logger = get_logger("queue")
 
@@ -111,23 +105,7 @@ async def commit_once(lane: Lane, once: Begun, results: Sequence[TaskResult]) ->
         QueueDeleted: The queue is gone, with what was written.
         CasAmbiguous: The answer was lost, and so is all evidence: the write may be in the queue.
     """
-    if not results:
-        return 0
-    meter = Meter()
-    who = once.who
-    _check_lane(lane, *(one.who for one in results), who)
-    stored = await lane.store.sinks.read(who.sink_id)
-    if stored is None or stored.version.writer != once.writer:
-        raise _ended(who)
-    decision = rules.decide(stored.value, who, ONLY_BATCH, results, now_us=lane.clock.now_us())
-    if not isinstance(decision, Commit):
-        raise _ended(who)
-    seen = _begin_look(lane, decision.row)
-    outcome = await lane.store.sinks.update(who.sink_id, stored, decision.row)
-    if not await _took_effect(lane, who, outcome, decision.row):
-        raise _ended(who)
-    costs = sum((one.costs for one in results), meter.read())
-    return await _committed(lane, who, ONLY_BATCH, decision.row, costs, seen=seen)
+    return await commit(lane, once.who, ONLY_BATCH, results, once=once)
 
 
 async def admit(
@@ -160,10 +138,14 @@ async def commit(
     results: Sequence[TaskResult],
     *,
     refuse_second_write: bool = False,
+    once: Begun | None = None,
 ) -> int:
     """Make a batch visible, whole and once; then roll it forward.
 
     Idempotent: a batch that is committed already is not committed again.
+
+    Args:
+        once: The transaction, if its sink is used for one only; see `commit_once`.
 
     Returns:
         The number of messages that this call made visible.
@@ -180,6 +162,8 @@ async def commit(
     sinks = lane.store.sinks
     async for _ in lane.attempts():
         stored = await sinks.read(who.sink_id)
+        if once is not None and (stored is None or stored.version.writer != once.writer):
+            raise _ended(who)
         if stored is None:
             raise _gone(who)
         decision = rules.decide(
@@ -198,8 +182,9 @@ async def commit(
                     event(_logger, "replay_skipped", sink=who.sink_id, batch=batch_id)
                     return 0
             case Commit(row=row, roll_first=earlier):
+                # The buckets are prepared by now: read them beside the commit.
+                seen = begin_look(lane, (place for place, _ in row.listed))
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
-                seen = _begin_look(lane, row)
                 await roll_forward(lane, who.sink_id, earlier)
                 outcome = await sinks.update(who.sink_id, stored, row)
                 if await _took_effect(lane, who, outcome, row):
@@ -251,8 +236,10 @@ async def _took_effect(lane: Lane, who: Identity, outcome: Outcome[SinkRow], row
     match outcome:
         case Applied():
             return True
-        case Evicted(now=now):
-            return _is_ours(now.value, row)
+        case Evicted(now=now):  # its tag was evicted: does the row show the effects? [R8]
+            there = now.value
+            shown = there.last, there.run, there.epoch, there.listed
+            return shown == (row.last, row.run, row.epoch, row.listed)
         case Refused(now=None, was_sent_once=False):
             return await _is_visible(lane, who, row)
         case Refused():
@@ -286,11 +273,6 @@ async def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     )
 
 
-def _begin_look(lane: Lane, row: SinkRow) -> Callable[[], Awaitable[Seen]]:
-    """Begin to read the buckets of a batch beside its commit: they are prepared by now."""
-    return begin_look(lane, (place for place, _ in row.listed))
-
-
 async def _committed(
     lane: Lane,
     who: Identity,
@@ -300,8 +282,19 @@ async def _committed(
     *,
     seen: Callable[[], Awaitable[Seen]],
 ) -> int:
-    """Complete a batch that is committed."""
-    await _roll_forward_if_possible(lane, who.sink_id, row, seen)
+    """Roll a committed batch forward. A failure must not make the caller write the batch again.
+
+    The next reader, commit or repair carries on where this stops. But a queue that was deleted
+    meanwhile may have taken the batch along: the repair pointer is read after the commit, and then
+    the writer gets an error [T6].
+    """
+    try:
+        await lane.read_pointers()
+        await roll_forward(lane, who.sink_id, row.listed, seen=seen)
+    except (RowCorrupt, QueueDeleted):
+        raise
+    except CassieqError as error:
+        event(_logger, "roll_forward_left_to_others", sink=who.sink_id, error=str(error))
     event(
         _logger,
         "batch_committed",
@@ -313,34 +306,6 @@ async def _committed(
         **asdict(costs),
     )
     return row.listed.messages
-
-
-async def _roll_forward_if_possible(
-    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Awaitable[Seen]]
-) -> None:
-    """Roll forward; a failure after the commit must not make the caller write the batch again.
-
-    The next reader, commit or repair carries on where this stops. But a queue that was deleted
-    meanwhile may have taken the batch along: the repair pointer is read after the commit, and then
-    the writer gets an error [T6].
-    """
-    try:
-        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)
-    except (RowCorrupt, QueueDeleted):
-        raise
-    except CassieqError as error:
-        event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
-
-
-def _is_ours(now: SinkRow, written: SinkRow) -> bool:
-    """Whether a row shows the effects of a commit whose tag was evicted [R8]."""
-    return (
-        now.last == written.last
-        and now.run == written.run
-        and now.epoch == written.epoch
-        and now.listed == written.listed
-    )
 
 
 def _gone(who: Identity) -> SinkFenced:
@@ -362,55 +327,29 @@ def _ended(who: Identity) -> SinkFenced:
 BEATS_PER_TIMEOUT = 3
 
 
-class Heartbeat:
-    """Beats while its block runs.
+@asynccontextmanager
+async def heartbeat(lane: Lane, sink_id: str, *, is_row_fresh: bool = False) -> AsyncIterator[None]:
+    """Beat while the block runs.
 
-    It is a task of its own, because a Spark task may wait minutes for its next row, and a commit
-    for its buckets. It is politeness, not safety: a beat that fails is logged, and the work goes
-    on.
+    It is politeness, not safety: a beat that fails is logged, and the work goes on.
+
+    Args:
+        is_row_fresh: Whether the sink's row was just changed, which is a sign of life, too. Then
+            work that ends within a third of the timeout sends no beat.
     """
+    timeout_s = lane.settings.repair_timeout_s
+    period_s = timeout_s / BEATS_PER_TIMEOUT
 
-    def __init__(self, lane: Lane, sink_id: str, *, is_row_fresh: bool = False) -> None:
-        """Prepare; nothing is sent yet.
-
-        Args:
-            is_row_fresh: Whether the sink's row was just changed, which is a sign of life, too.
-                Then work that ends within a third of the timeout sends no beat.
-        """
-        self._lane = lane
-        self._sink_id = sink_id
-        self._is_row_fresh = is_row_fresh
-        self._period_s = lane.settings.repair_timeout_s / BEATS_PER_TIMEOUT
-        self._ended = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        """Beat once, then go on in the background."""
-        if not self._is_row_fresh:
-            await self._beat()
-        self._beating = asyncio.get_running_loop().create_task(self._run())
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        """Stop, when a beat that is running has ended."""
-        self._ended.set()
-        if self._beating is not None:
-            await self._beating
-
-    async def _run(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), self._period_s)
-            if self._ended.is_set():
-                return
-            await self._beat()
-
-    async def _beat(self) -> None:
+    async def beat() -> None:
         try:
             # Do not wait long for the store: the work must begin, and the next beat be due [T5].
-            with self._lane.store.session.within(self._period_s):
-                await self._lane.store.heartbeats.beat(
-                    self._sink_id, ttl_s=self._lane.settings.repair_timeout_s
-                )
+            with lane.store.session.within(period_s):
+                await lane.store.heartbeats.beat(sink_id, ttl_s=timeout_s)
         except CassieqError as error:
-            event(_logger, "heartbeat_failed", sink=self._sink_id, error=str(error))
+            event(_logger, "heartbeat_failed", sink=sink_id, error=str(error))
+
+    if not is_row_fresh:
+        await beat()
+    # A Spark task may wait minutes for its next row, and a commit for its buckets.
+    async with repeating(beat, period_s):
+        yield

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, SinkFenced
@@ -23,20 +25,11 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.expiry import Life
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Place, Runs
-from cassieq_spark.queue.lane import LaneEnded
-from cassieq_spark.queue.reserve import Block, reserve
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId, Place, Runs
+from cassieq_spark.queue.lane import Lane, LaneEnded
+from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored
-from cassieq_spark.store.tables.messages import ChunkRow
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.tables.messages import ChunkWriter
-
+from cassieq_spark.store.tables.messages import ChunkRow, ChunkWriter
 
 LARGEST_BLOCK = 64
 """The maximum number of buckets that are reserved at once, in all lanes together. All of them have
@@ -93,35 +86,31 @@ async def open_buckets(
     opened: dict[LaneId, list[OpenBucket]] = {lane.lane_id: [] for lane, _ in wanted}
     while True:
         todo = {lane: number - len(opened[lane.lane_id]) for lane, number in wanted}
-        todo = {lane: number for lane, number in todo.items() if number > 0}
-        if not todo:
+        lanes = [lane for lane, number in todo.items() if number > 0][:LARGEST_BLOCK]
+        if not lanes:
             return [opened[lane.lane_id] for lane, _ in wanted]
-        async for lane, bucket in _open_blocks(todo, sink_id=sink_id, epoch=epoch):
-            opened[lane.lane_id].append(bucket)
+        session = lanes[0].store.session
+        most = LARGEST_BLOCK // len(lanes)
+        blocks = await session.map(partial(_reserve_some, todo, most), lanes)
+        sink = partial(SinkRef, sink_id=sink_id, epoch=epoch)
+        places = [
+            (lane, BucketNo(bucket), sink(block_end=BucketNo(block.stop)))
+            for lane, block in zip(lanes, blocks, strict=True)
+            for bucket in block
+        ]
+        rows = await session.map(lambda place: insert_writing(*place), places)
+        # Read each lane once, after the last row (G5): buckets below L are closed and dropped [P5].
+        pointers = await session.map(lambda lane: lane.read_pointers(), lanes)
+        dropped_below = {lane: one.repair for lane, one in zip(lanes, pointers, strict=True)}
+        for (lane, bucket, ref), row in zip(places, rows, strict=True):
+            if row is None or bucket < dropped_below[lane]:
+                event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
+            else:
+                opened[lane.lane_id].append(OpenBucket(bucket=bucket, row=row, sink=ref))
 
 
-async def _open_blocks(
-    todo: Mapping[Lane, int], *, sink_id: str, epoch: int
-) -> AsyncIterator[tuple[Lane, OpenBucket]]:
-    """Open a block in each lane. Some of its buckets may be lost."""
-    lanes = list(todo)[:LARGEST_BLOCK]
-    session = lanes[0].store.session
-    most = LARGEST_BLOCK // len(lanes)
-    blocks = await session.map(lambda lane: reserve(lane, min(todo[lane], most)), lanes)
-    places = [
-        (lane, BucketNo(bucket), SinkRef(sink_id=sink_id, epoch=epoch, block_end=block.end))
-        for lane, block in zip(lanes, blocks, strict=True)
-        for bucket in range(block.first, block.end)
-    ]
-    rows = await session.map(lambda place: insert_writing(*place), places)
-    # Read each lane once, after the last row (G5): buckets below L are closed and dropped [P5].
-    pointers = await session.map(lambda lane: lane.read_pointers(), lanes)
-    dropped_below = {lane: one.repair for lane, one in zip(lanes, pointers, strict=True)}
-    for (lane, bucket, sink), row in zip(places, rows, strict=True):
-        if row is None or bucket < dropped_below[lane]:
-            event(_logger, "reserved_bucket_lost", **lane.as_fields(bucket))
-        else:
-            yield lane, OpenBucket(bucket=bucket, row=row, sink=sink)
+async def _reserve_some(wanted: Mapping[Lane, int], most: int, lane: Lane) -> range:
+    return await reserve(lane, min(wanted[lane], most))
 
 
 async def prepare(lane: Lane, filled: OpenBucket) -> tuple[Place, int]:
@@ -204,8 +193,7 @@ class BulkWriter:
             lane: Any lane of the queue.
         """
         self._lane = lane
-        self._sink_id = sink_id
-        self._epoch = epoch
+        self._sink = partial(SinkRef, sink_id=sink_id, epoch=epoch)
         self._bucket_bytes = bucket_bytes
         self._chunks = lane.store.chunk_writer(writes_in_flight=writes_in_flight)
         self._lanes: dict[LaneId, LaneWriter] = {}
@@ -214,11 +202,7 @@ class BulkWriter:
         """Return the writer into one lane of the queue; always the same one for a lane."""
         if lane_id not in self._lanes:
             self._lanes[lane_id] = LaneWriter(
-                self._lane.sibling(lane_id),
-                self._chunks,
-                sink_id=self._sink_id,
-                epoch=self._epoch,
-                bucket_bytes=self._bucket_bytes,
+                self._lane.sibling(lane_id), self._chunks, self._sink, self._bucket_bytes
             )
         return self._lanes[lane_id]
 
@@ -272,18 +256,20 @@ class LaneWriter:
         self,
         lane: Lane,
         chunks: ChunkWriter,
-        *,
-        sink_id: str,
-        epoch: int,
+        sink: partial[SinkRef],
         bucket_bytes: int,
     ) -> None:
+        """Prepare.
+
+        Args:
+            sink: Makes the transaction's reference, from the end of a block.
+        """
         self._lane = lane
         self._chunks = chunks
-        self._sink_id = sink_id
-        self._epoch = epoch
+        self._sink = sink
         self._bucket_bytes = bucket_bytes
         self._block_lock = asyncio.Lock()
-        self._block = Block(first=FIRST_BUCKET, end=FIRST_BUCKET)
+        self._block = range(FIRST_BUCKET)
         self._block_size = 0
         self._expected = 0
         self._next: deque[asyncio.Task[OpenBucket]] = deque()
@@ -330,11 +316,13 @@ class LaneWriter:
                 f"a chunk of {count} messages, where there is room for {self.capacity()}"
             )
         current = self._current
-        if current is not None and self._is_full(current, len(payload)):
-            await self._close_current(current)
+        is_full = current is not None and current.size_bytes + len(payload) > self._bucket_bytes
+        if current is not None and current.count and is_full:
+            await self.close()
             current = None
         if current is None:
-            current = self._current = await self._take_next()
+            current = self._current = await (self._next.popleft() if self._next else self._open())
+            self._began = self._lane.clock.monotonic()
         first = current.count
         await self._chunks.write(
             self._lane.place(current.bucket),
@@ -350,17 +338,25 @@ class LaneWriter:
         current.count += count
         current.size_bytes += len(payload)
         if current.count >= self._lane.bucket_size:
-            await self._close_current(current)
+            await self.close()
         else:
             self._open_ahead(current)
 
     async def close(self) -> None:
-        """Prepare the current bucket once its chunks are stored.
+        """Prepare the current bucket once its last chunk is stored.
 
-        A later chunk opens another bucket.
+        The next bucket's chunks are sent meanwhile; a later chunk opens another bucket.
         """
-        if self._current is not None:
-            await self._close_current(self._current)
+        current, self._current = self._current, None
+        if current is None:
+            return
+        self._filled += 1
+        self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
+
+        async def begin_to_prepare() -> None:
+            self._preparing.append(_begun(prepare(self._lane, current)))
+
+        await self._chunks.after_these(begin_to_prepare)
 
     async def rest(self) -> None:
         """Wait until the preparations that were begun have ended."""
@@ -370,14 +366,6 @@ class LaneWriter:
     async def finish(self) -> list[tuple[Place, int]]:
         """Wait for the prepared buckets, once all chunks are stored."""
         return [await one for one in self._preparing]
-
-    def _is_full(self, current: OpenBucket, more_bytes: int) -> bool:
-        return current.count > 0 and current.size_bytes + more_bytes > self._bucket_bytes
-
-    async def _take_next(self) -> OpenBucket:
-        taken = await self._next.popleft() if self._next else await self._open()
-        self._began = self._lane.clock.monotonic()
-        return taken
 
     def _open_ahead(self, current: OpenBucket) -> None:
         """Open buckets only so far ahead that no chunk waits for an LWT, by the times so far."""
@@ -394,20 +382,6 @@ class LaneWriter:
         while len(self._next) < min(wanted, most):
             self._next.append(_begun(self._open()))
 
-    async def _close_current(self, current: OpenBucket) -> None:
-        """Prepare a bucket once its last chunk is stored.
-
-        The next bucket's chunks are sent meanwhile.
-        """
-        self._current = None
-        self._filled += 1
-        self._fills_s = max(self._lane.clock.monotonic() - self._began, LEAST_S)
-
-        async def begin_to_prepare() -> None:
-            self._preparing.append(_begun(prepare(self._lane, current)))
-
-        await self._chunks.after_these(begin_to_prepare)
-
     async def _open(self) -> OpenBucket:
         """Insert ``writing``, then read L [P5].
 
@@ -418,13 +392,12 @@ class LaneWriter:
         began = lane.clock.monotonic()
         while True:
             async with self._block_lock:
-                if self._block.first >= self._block.end:
+                if not self._block:
                     wanted = self._block_size * 2 or self._expected or 1
                     self._block_size = min(wanted, LARGEST_BLOCK_OF_A_TASK)
                     self._block = await reserve(lane, self._block_size)
-                bucket, end = self._block.first, self._block.end
-                self._block = Block(first=BucketNo(bucket + 1), end=end)
-            sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=end)
+                bucket, self._block = BucketNo(self._block[0]), self._block[1:]
+                sink = self._sink(block_end=BucketNo(self._block.stop))
             row = await insert_writing(lane, bucket, sink)
             if row is not None and not await lane.is_dropped(bucket):
                 self._opens_s = lane.clock.monotonic() - began
@@ -445,17 +418,14 @@ class LaneWriter:
             except (CassieqError, LaneEnded) as error:
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(error))
         # Nothing else is running in this lane: the block does not change any more.
-        sink = SinkRef(sink_id=self._sink_id, epoch=self._epoch, block_end=self._block.end)
+        sink = self._sink(block_end=BucketNo(self._block.stop))
         unused = rules.unused(sink, now_us=lane.clock.now_us())
         todo: list[Callable[[], Awaitable[object]]] = [partial(self._void, one) for one in unneeded]
-        todo += [
-            partial(lane.buckets.insert, BucketNo(number), unused)
-            for number in range(self._block.first, self._block.end)
-        ]
+        todo += [partial(lane.buckets.insert, BucketNo(at), unused) for at in self._block]
         for outcome in await lane.store.session.each(lambda one: one(), todo):
             if isinstance(outcome, CassieqError):
                 event(_logger, "give_back_failed", **lane.as_fields(), error=str(outcome))
-        self._block = Block(first=self._block.end, end=self._block.end)
+        self._block = range(FIRST_BUCKET)
 
     async def _void(self, opened: OpenBucket) -> None:
         def change(row: Bucket, now_us: int, _: Callable[[], UUID]) -> Bucket | None:

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from cassieq_spark.errors import OptionInvalid, RowCorrupt
 from cassieq_spark.model.rights import Grant, grants_of
-from cassieq_spark.store import account_statements as statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+from cassieq_spark.store import statements
+from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
@@ -56,12 +56,8 @@ class KeyRow:
     created_us: int
 
 
-class Accounts:
+class Accounts(CasTable[AccountRow]):
     """The account rows."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
 
     async def find(self, name: str) -> AccountRow | None:
         """Return the row for a request: this data centre's, or if it has none, that of all."""
@@ -81,58 +77,21 @@ class Accounts:
 
     async def insert(self, row: AccountRow) -> Outcome[AccountRow]:
         """Insert the row by CAS, if there is none."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.name,
-                row.account_id,
-                row.status.value,
-                list(row.key_ids),
-                row.created_us,
-                *version.columns,
-            )
-
-        return await self._sender.send(
-            statements.INSERT_ACCOUNT,
-            (row.name,),
-            row,
-            before=None,
-            bind=bind,
-            read=lambda: self.read(row.name),
-        )
+        columns = (row.account_id, row.status.value, list(row.key_ids), row.created_us)
+        return await self._send(statements.INSERT_ACCOUNT, (row.name,), row, columns)
 
     async def update(self, old: Stored[AccountRow], row: AccountRow) -> Outcome[AccountRow]:
         """Write another status or other keys by CAS."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.status.value,
-                list(row.key_ids),
-                *version.columns,
-                row.name,
-                old.version.writer,
-            )
-
-        return await self._sender.send(
-            statements.UPDATE_ACCOUNT,
-            (row.name,),
-            row,
-            before=old.version,
-            bind=bind,
-            read=lambda: self.read(row.name),
-        )
+        columns = (row.status.value, list(row.key_ids))
+        return await self._send(statements.UPDATE_ACCOUNT, (row.name,), row, columns, old=old)
 
     async def delete(self, old: Stored[AccountRow]) -> None:
         """Remove this row; an account that was created under the name since stays."""
         await self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
 
 
-class AccountKeys:
+class AccountKeys(CasTable[KeyRow]):
     """The key rows."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
 
     async def find(self, key_id: str) -> KeyRow | None:
         """Return the row for a request: this data centre's, or if it has none, that of all."""
@@ -146,42 +105,20 @@ class AccountKeys:
 
     async def insert(self, row: KeyRow) -> Outcome[KeyRow]:
         """Insert the row by CAS, if there is none."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.key_id,
-                row.account,
-                row.account_id,
-                row.sealed_secret,
-                json.dumps([grant.to_plain() for grant in row.grants]),
-                row.is_disabled,
-                row.created_us,
-                *version.columns,
-            )
-
-        return await self._sender.send(
-            statements.INSERT_ACCOUNT_KEY,
-            (row.key_id,),
-            row,
-            before=None,
-            bind=bind,
-            read=lambda: self.read(row.key_id),
+        columns = (
+            row.account,
+            row.account_id,
+            row.sealed_secret,
+            json.dumps([grant.to_plain() for grant in row.grants]),
+            row.is_disabled,
+            row.created_us,
         )
+        return await self._send(statements.INSERT_ACCOUNT_KEY, (row.key_id,), row, columns)
 
     async def update(self, old: Stored[KeyRow], row: KeyRow) -> Outcome[KeyRow]:
         """Disable or enable the key by CAS."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (row.is_disabled, *version.columns, row.key_id, old.version.writer)
-
-        return await self._sender.send(
-            statements.UPDATE_ACCOUNT_KEY,
-            (row.key_id,),
-            row,
-            before=old.version,
-            bind=bind,
-            read=lambda: self.read(row.key_id),
-        )
+        columns = (row.is_disabled,)
+        return await self._send(statements.UPDATE_ACCOUNT_KEY, (row.key_id,), row, columns, old=old)
 
     async def delete(self, key_id: str) -> None:
         """Remove a key, if it exists."""

@@ -13,7 +13,7 @@ from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
-from cassieq_spark.store.row import KEPT_BYTES
+from cassieq_spark.store.rows import KEPT_BYTES, Rows
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from cassieq_spark.model.rows.events import Answer
     from cassieq_spark.model.rows.intents import Intent
-    from cassieq_spark.store.rows import Rows
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
     from cassieq_spark.store.tables.hints import Hints
@@ -130,30 +129,9 @@ class Buckets:
     async def insert(self, bucket: BucketNo, row: Bucket) -> Outcome[Bucket]:
         """Insert a row by CAS, if there is none: ``sealing``, ``writing`` or an unused ``void``."""
         sink = row.sink
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                self._lane,
-                bucket,
-                row.status.value,
-                row.changed_us,
-                # Unset, not null: a null is a tombstone (I9).
-                UNSET_VALUE if sink is None else sink.sink_id,
-                UNSET_VALUE if sink is None else sink.epoch,
-                UNSET_VALUE if sink is None else sink.block_end,
-                *version.columns,
-            )
-
-        async def send() -> Outcome[Bucket]:
-            return await self._sender.send(
-                statements.INSERT_BUCKET,
-                (self._lane, bucket),
-                row,
-                before=None,
-                bind=bind,
-                read=partial(self.read, bucket),
-            )
-
+        # Unset, not null: a null is a tombstone (I9).
+        of_sink = 3 * (UNSET_VALUE,) if sink is None else (sink.sink_id, sink.epoch, sink.block_end)
+        send = partial(self._send, statements.INSERT_BUCKET, bucket, None, row, of_sink)
         return await self._in_turn(bucket, row, send)
 
     async def fill(self, bucket: BucketNo, old: Stored[Bucket], row: Bucket) -> Outcome[Bucket]:
@@ -196,32 +174,16 @@ class Buckets:
         self,
         statement: Statement,
         bucket: BucketNo,
-        before: Version,
+        before: Version | None,
         row: Bucket,
         values: tuple[Any, ...],
         *,
         mark: UUID | None = None,
     ) -> Outcome[Bucket]:
-        key = (self._lane, bucket)
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.status.value,
-                row.changed_us,
-                *values,
-                *version.columns,
-                *key,
-                before.writer,
-            )
-
+        columns = (row.status.value, row.changed_us, *values)
+        key, read = (self._lane, bucket), partial(self.read, bucket)
         return await self._sender.send(
-            statement,
-            key,
-            row,
-            before=before,
-            bind=bind,
-            read=partial(self.read, bucket),
-            mark=mark,
+            statement, key, row, columns, before=before, read=read, mark=mark
         )
 
 

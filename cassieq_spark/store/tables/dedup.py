@@ -6,23 +6,19 @@ their time to live; nobody deletes them. See docs/design/deduplication.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cassieq_spark.model.dedup import KEPT_S, Entry
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
-from cassieq_spark.store import dedup_statements as statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
+from cassieq_spark.store import statements
+from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
 
 if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
 
 
-class Dedup:
+class Dedup(CasTable[Entry]):
     """The entries of all queues; each is found by its queue's first lane and its key."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
 
     async def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
         """Read the entry of a key by quorum; None if there is none any more."""
@@ -42,27 +38,8 @@ class Dedup:
         self, queue: LaneId, key: bytes, old: Stored[Entry] | None, entry: Entry, *, ttl_s: int
     ) -> Outcome[Entry]:
         """Take a key by CAS, from an entry or from none."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                ttl_s,
-                *entry.place,
-                entry.message_id,
-                entry.put_us,
-                *version.columns,
-                queue,
-                key,
-                None if old is None else old.version.writer,
-            )
-
-        return await self._sender.send(
-            statements.TAKE_KEY,
-            (queue, key),
-            entry,
-            before=None if old is None else old.version,
-            bind=bind,
-            read=lambda: self.read(queue, key),
-        )
+        columns = (ttl_s, *entry.place, entry.message_id, entry.put_us)
+        return await self._send(statements.TAKE_KEY, (queue, key), entry, columns, old=old)
 
 
 class Kept:

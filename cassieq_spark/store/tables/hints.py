@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cassieq_spark.clock import Clock
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.model.pointer import Slice
-    from cassieq_spark.store.sent import Sent
+    from cassieq_spark.store.call import Sent
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
     from cassieq_spark.store.tables.pointers import PointerTable

@@ -1,9 +1,10 @@
-"""Table ``message`` holds immutable rows of one or more messages. Never LWT."""
+"""Tables ``message`` and ``overlay``: immutable rows of messages and updated bodies. Never LWT."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+from bisect import bisect_right, insort
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cassandra.query import UNSET_VALUE
@@ -18,14 +19,28 @@ from cassieq_spark.model.sizes import (
     WRITTEN_TOGETHER_BYTES,
 )
 from cassieq_spark.store import statements
-from cassieq_spark.store.tables.overlays import DROP_AHEAD_US
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from cassieq_spark.store.sent import Sent
+    from cassieq_spark.clock import Clock
+    from cassieq_spark.store.call import Sent
     from cassieq_spark.store.session import CqlSession
-    from cassieq_spark.store.tables.unread import Unread
+
+DROP_AHEAD_US: Final = 86_400_000_000
+"""The time by which a drop is written ahead: writes that were sent before it and land after it
+stay shadowed [P14]."""
+
+UNREAD_BYTES: Final = 40 << 20
+"""The most bytes that one client keeps, of all its queues: enough for a bucket that programs
+have filled, unless its messages are very small."""
+
+ROW_BYTES: Final = 300
+"""The approximate memory of a chunk besides its payload."""
+
+UNREAD_FOR_S: Final = 60.0
+"""The time after which kept chunks are forgotten at the next read: other clients may have taken
+their messages long since."""
 
 _PARTITION: Final = 2
 """The number of first parameters of a write that name its partition."""
@@ -149,6 +164,110 @@ class ChunkWriter:
         self._sent_bytes -= size
         for sent in together:
             await self._session.finish(sent)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bucket:
+    """The kept chunks of one bucket, by their first offset, and those offsets in order."""
+
+    kept_at: float = 0.0
+    firsts: list[int] = field(default_factory=list)
+    chunks: dict[int, ChunkRow] = field(default_factory=dict)
+
+    def add(self, chunk: ChunkRow) -> int:
+        """Add a chunk; return how many bytes more are kept."""
+        if chunk.first in self.chunks:
+            return 0
+        insort(self.firsts, chunk.first)
+        self.chunks[chunk.first] = chunk
+        return _size_of(chunk)
+
+    def remove(self, at: int) -> int:
+        """Remove one by its position; return how many bytes less are kept."""
+        return _size_of(self.chunks.pop(self.firsts.pop(at)))
+
+    def of(self, runs: Runs) -> list[ChunkRow] | None:
+        """Return the chunks that hold these offsets, in order; None if one of them is not here."""
+        found: dict[int, ChunkRow] = {}
+        for first, last in runs.pairs:
+            position = bisect_right(self.firsts, first) - 1
+            at = first
+            while at <= last:
+                if not 0 <= position < len(self.firsts):
+                    return None
+                chunk = self.chunks[self.firsts[position]]
+                if not chunk.first <= at <= chunk.last:
+                    return None
+                found[chunk.first] = chunk
+                at, position = chunk.last + 1, position + 1
+        return list(found.values())
+
+    def forget(self, runs: Runs) -> int:
+        """Remove chunks whose last message is one of these; return how many bytes less are kept."""
+        size = 0
+        for first, last in runs.pairs:
+            position = max(0, bisect_right(self.firsts, first) - 1)
+            while position < len(self.firsts) and self.firsts[position] <= last:
+                chunk = self.chunks[self.firsts[position]]
+                if first <= chunk.last <= last:
+                    size += self.remove(position)
+                else:
+                    position += 1
+        return size
+
+
+class Unread:
+    """The chunks that one client has read and not handed out yet, of all its lanes.
+
+    A seal reads its whole bucket, and a chunk of a bulk writer holds thousands of messages, while a
+    program gets a hundred at a time. A stored row never changes, so a read chunk stays true. Only a
+    message's lease decides whether it may be handed out (I2).
+    """
+
+    def __init__(self, *, clock: Callable[[], Clock]) -> None:
+        self._clock = clock
+        self._size = 0
+        self._buckets: OrderedDict[Place, _Bucket] = OrderedDict()
+
+    def keep(self, place: Place, chunks: Iterable[ChunkRow]) -> None:
+        """Keep these chunks if there is room: the oldest bucket's go first, from its end."""
+        now = self._clock().monotonic()
+        for chunk in chunks:
+            bucket = self._buckets.setdefault(place, _Bucket())
+            bucket.kept_at = now
+            self._size += bucket.add(chunk)
+        if place in self._buckets:
+            self._buckets.move_to_end(place)
+        while self._buckets:
+            oldest, bucket = next(iter(self._buckets.items()))
+            if self._size <= UNREAD_BYTES and now - bucket.kept_at < UNREAD_FOR_S:
+                break
+            self._size -= bucket.remove(-1)
+            self._drop_if_empty(oldest)
+
+    def take(self, place: Place, runs: Runs) -> list[ChunkRow] | None:
+        """Return the chunks that hold these messages; None unless all of them are here.
+
+        A chunk whose last message is asked for is forgotten: ids are handed out in ascending order.
+        """
+        bucket = self._buckets.get(place)
+        found = None if bucket is None else bucket.of(runs)
+        self.forget(place, runs)
+        return found
+
+    def forget(self, place: Place, runs: Runs) -> None:
+        """Forget chunks whose last message is among these, which were read."""
+        if place in self._buckets:
+            self._size -= self._buckets[place].forget(runs)
+            self._drop_if_empty(place)
+
+    def _drop_if_empty(self, place: Place) -> None:
+        if not self._buckets[place].firsts:
+            del self._buckets[place]
+
+
+def _size_of(chunk: ChunkRow) -> int:
+    return ROW_BYTES + len(chunk.payload)
 
 
 class Messages:
@@ -303,6 +422,63 @@ class Messages:
             before = (lane, bucket, max(0, first - MAX_CHUNK_MESSAGES + 1), first - 1)
             rows = await self._session.run(statements.READ_MESSAGES, before) + rows
         return list(_whole(rows))
+
+
+class Overlays:
+    """The updated bodies of one lane.
+
+    A revision is a number that nobody else draws. So two updates of one message never share a row,
+    and one that lands late cannot change what the other has stored (I5).
+    """
+
+    def __init__(self, session: CqlSession, lane: LaneId) -> None:
+        self._session = session
+        self._lane = lane
+
+    async def write(self, bucket: BucketNo, offset: int, revision: int, body: bytes) -> None:
+        """Store one body, before the CAS that names its revision."""
+        cuts = split_parts(len(body))
+        for number, (start, end) in enumerate(cuts):
+            await self._session.run(
+                statements.WRITE_OVERLAY,
+                (self._lane, bucket, offset, revision, number, len(cuts), body[start:end]),
+            )
+
+    async def read(
+        self,
+        bucket: BucketNo,
+        revisions: Iterable[tuple[int, int]],
+    ) -> dict[int, bytes]:
+        """Read bodies by offset, for (offset, revision) of a bucket row.
+
+        All are read at once; `fetch` limits their number.
+
+        Returns:
+            The bodies that exist. A missing one was replaced or dropped since, or is lost: only its
+                row can tell.
+        """
+        sent: list[tuple[int, Sent]] = []
+        for offset, revision in revisions:
+            params = (self._lane, bucket, offset, revision)
+            sent.append((offset, self._session.start(statements.READ_OVERLAY, params)))
+        found: dict[int, bytes] = {}
+        for offset, one in sent:
+            rows = await self._session.finish(one)
+            if rows and len(rows) == rows[0].parts:
+                found[offset] = b"".join(row.payload or b"" for row in rows)
+        return found
+
+    async def drop_one(self, bucket: BucketNo, offset: int, revision: int) -> None:
+        """Drop one body that no row will ever name again: its revision was replaced or refused."""
+        stamp = self._session.clock.now_us() + DROP_AHEAD_US
+        await self._session.run(
+            statements.DROP_OVERLAY, (stamp, self._lane, bucket, offset, revision)
+        )
+
+    async def drop(self, bucket: BucketNo) -> None:
+        """Drop all bodies of one bucket, by partition."""
+        stamp = self._session.clock.now_us() + DROP_AHEAD_US
+        await self._session.run(statements.DROP_OVERLAYS, (stamp, self._lane, bucket))
 
 
 def _whole(rows: Iterable[Any]) -> Iterator[ChunkRow]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from cassieq_spark.store.session import CqlSession
+    from cassieq_spark.store.statements import Statement
 
 CLOSED: Final = -1
 """The stored next id of a lane that was closed at 0. In general a closed lane has -1 less its
@@ -76,29 +77,11 @@ class Monotons:
 
     async def insert(self, row: Monoton) -> Outcome[Monoton]:
         """Insert the row by CAS: when a queue is created, or a due lane is created or closed."""
-        return await self._sender.send(
-            statements.INSERT_MONOTON,
-            (self._lane,),
-            row,
-            before=None,
-            bind=lambda version: (self._lane, row.stored, row.reserved_us, *version.columns),
-            read=self.find,
-        )
+        return await self._send(statements.INSERT_MONOTON, row)
 
     async def update(self, old: Stored[Monoton], row: Monoton) -> Outcome[Monoton]:
         """Write a reservation, or the end of a lane, by CAS."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return row.stored, row.reserved_us, *version.columns, self._lane, old.version.writer
-
-        return await self._sender.send(
-            statements.RESERVE,
-            (self._lane,),
-            row,
-            before=old.version,
-            bind=bind,
-            read=self.find,
-        )
+        return await self._send(statements.RESERVE, row, before=old.version)
 
     async def delete(self, old: Stored[Monoton]) -> None:
         """Remove this row for ever: no id of that lane is handed out again [P13].
@@ -107,6 +90,14 @@ class Monotons:
         lane's data goes [T15]. Read again to see whether it is gone.
         """
         await self._sender.delete(statements.DELETE_MONOTON, (self._lane,), before=old.version)
+
+    async def _send(
+        self, statement: Statement, row: Monoton, before: Version | None = None
+    ) -> Outcome[Monoton]:
+        columns = (row.stored, row.reserved_us)
+        return await self._sender.send(
+            statement, (self._lane,), row, columns, before=before, read=self.find
+        )
 
 
 def _found(rows: Sequence[Any]) -> Stored[Monoton] | None:

@@ -6,16 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import UUID
 
 from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
 
 _LABELS: Final = "labels"
 
@@ -48,12 +45,8 @@ class QueueRow:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class Queues:
+class Queues(CasTable[QueueRow]):
     """The queue rows."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
 
     async def find(self, name: QueueName) -> Stored[QueueRow] | None:
         """Return the row of a quorum of this data centre; it may be an older one, or not there yet.
@@ -81,48 +74,20 @@ class Queues:
 
     async def insert(self, row: QueueRow) -> Outcome[QueueRow]:
         """Insert the row by CAS, if there is none."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.name,
-                row.queue_id,
-                row.status.value,
-                _to_json(row),
-                list(row.lanes),
-                row.home_datacenter,
-                row.created_us,
-                *version.columns,
-            )
-
-        return await self._sender.send(
-            statements.INSERT_QUEUE,
-            (row.name,),
-            row,
-            before=None,
-            bind=bind,
-            read=lambda: self.read(row.name),
+        columns = (
+            row.queue_id,
+            row.status.value,
+            _to_json(row),
+            list(row.lanes),
+            row.home_datacenter,
+            row.created_us,
         )
+        return await self._send(statements.INSERT_QUEUE, (row.name,), row, columns)
 
     async def update(self, old: Stored[QueueRow], row: QueueRow) -> Outcome[QueueRow]:
         """Write other settings, or the first step of a deletion, by CAS."""
-
-        def bind(version: Version) -> tuple[Any, ...]:
-            return (
-                row.status.value,
-                _to_json(row),
-                *version.columns,
-                row.name,
-                old.version.writer,
-            )
-
-        return await self._sender.send(
-            statements.UPDATE_QUEUE,
-            (row.name,),
-            row,
-            before=old.version,
-            bind=bind,
-            read=lambda: self.read(row.name),
-        )
+        columns = (row.status.value, _to_json(row))
+        return await self._send(statements.UPDATE_QUEUE, (row.name,), row, columns, old=old)
 
     async def delete(self, old: Stored[QueueRow]) -> None:
         """Remove this row; a row that was created under the name since stays."""

@@ -15,12 +15,11 @@ from cassieq_spark.errors import CassieqError, RowCorrupt, UsageError
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.sink_txn import BucketList, Listed, SinkRow
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import Applied, CasSender, Outcome, Refused, Stored, Version
+from cassieq_spark.store.cas import Applied, CasTable, Outcome, Refused, Stored, Version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
 
 FIRST_TOKEN: Final = -(2**63)
@@ -56,12 +55,8 @@ class Glimpse:
     changed_us: int
 
 
-class Sinks:
+class Sinks(CasTable[SinkRow]):
     """The sink rows."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
 
     async def read(self, sink_id: str) -> Stored[SinkRow] | None:
         """Read the row by quorum."""
@@ -101,14 +96,7 @@ class Sinks:
     async def insert(self, sink_id: str, row: SinkRow) -> Outcome[SinkRow]:
         """Insert a row by CAS, if there is none; it comes before any bucket names the sink."""
         ref = await self._store_list(sink_id, row.listed)
-        return await self._sender.send(
-            statements.INSERT_SINK,
-            (sink_id,),
-            row,
-            before=None,
-            bind=lambda version: (sink_id, *_columns(row, ref), *version.columns),
-            read=lambda: self.read(sink_id),
-        )
+        return await self._send(statements.INSERT_SINK, (sink_id,), row, _columns(row, ref))
 
     async def update(self, sink_id: str, old: Stored[SinkRow], row: SinkRow) -> Outcome[SinkRow]:
         """Write the commit point, an abort or a registration by CAS (I7).
@@ -118,14 +106,8 @@ class Sinks:
         """
         former = await self._list_id(sink_id, old)
         ref = await self._store_list(sink_id, row.listed)
-        outcome = await self._sender.send(
-            statements.UPDATE_SINK,
-            (sink_id,),
-            row,
-            before=old.version,
-            bind=_bind_update(sink_id, row, ref, old.version.writer),
-            read=lambda: self.read(sink_id),
-        )
+        columns = _columns(row, ref)
+        outcome = await self._send(statements.UPDATE_SINK, (sink_id,), row, columns, old=old)
         if isinstance(outcome, Applied):
             await self._drop_list(sink_id, former)
         elif isinstance(outcome, Refused):
@@ -264,12 +246,6 @@ def _columns(row: SinkRow, ref: _ListRef) -> tuple[Any, ...]:
         row.aborts,
         row.is_once,
     )
-
-
-def _bind_update(
-    sink_id: str, row: SinkRow, ref: _ListRef, writer: UUID
-) -> Callable[[Version], tuple[Any, ...]]:
-    return lambda version: (*_columns(row, ref), *version.columns, sink_id, writer)
 
 
 def _encode_list(listed: BucketList) -> bytes:

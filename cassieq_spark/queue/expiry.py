@@ -1,4 +1,6 @@
-"""Write hints for messages that come back by time, so that a get finds them wherever the reader is.
+"""What comes with time: hints for messages that come back, and messages that expire.
+
+Hints are written so that a get finds such messages wherever the reader is:
 
   hint, at its time or now  ->  CAS  ->  if that came late: hint again, now
 
@@ -9,15 +11,17 @@ docs/design/returns-and-hints.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from cassieq_spark import metrics
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.expiry import kept_until
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.store.tables.messages import ChunkRow
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from cassieq_spark.model.ids import BucketNo
-    from cassieq_spark.queue.lane import Lane
+_logger = get_logger("queue")
 
 
 class ExpiryHintWriter:
@@ -69,3 +73,34 @@ class ExpiryHintWriter:
     async def _write(self, times_us: Iterable[int], now_us: int) -> None:
         lane = self._lane
         await lane.hints.write([(self._bucket, time_us) for time_us in times_us], now_us=now_us)
+
+
+def alive(lane: Lane, waiting: Sequence[ChunkRow]) -> list[ChunkRow]:
+    """Leave out the messages of an unsealed bucket that a seal by now would find expired.
+
+    Args:
+        waiting: All messages of the bucket: retention counts from the latest.
+    """
+    if not waiting:
+        return []
+    now_us = lane.clock.now_us()
+    put_us = max(chunk.enqueued_us for chunk in waiting)
+    due_us = [chunk.due_us for chunk in waiting if chunk.due_us is not None]
+    until_us = kept_until(put_us, due_us, lane.retention_us)
+    if until_us is not None and until_us <= now_us:
+        return []
+    return [one for one in waiting if one.expires_us is None or one.expires_us > now_us]
+
+
+def note_expired(lane: Lane, bucket: BucketNo, gone: Runs) -> None:
+    """Count expired messages that a CAS has removed, after that CAS took effect."""
+    if not gone:
+        return
+    metrics.MESSAGES_EXPIRED.inc(lane.queue, gone.count)
+    event(
+        _logger,
+        "messages_expired",
+        **lane.as_fields(bucket),
+        messages=gone.count,
+        dead=lane.expired_die,
+    )
