@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from cassieq_spark.errors import CassieqError, StoreUnavailable
 from cassieq_spark.model.node_times import APART_US, agreeing_of, middle_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 
 MEASURE_EVERY_S: Final = 60.0
 """The time between measurements: clocks drift apart by milliseconds; a re-claim leaves 250 (G6)."""

@@ -7,13 +7,10 @@ coroutine method of the asyncio API.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 P = ParamSpec("P")
 T = TypeVar("T")

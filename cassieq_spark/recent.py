@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 K = TypeVar("K")
 V = TypeVar("V")

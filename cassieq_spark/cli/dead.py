@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,16 +25,13 @@ from cassieq_spark.cli.output import (
     working,
 )
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
+from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import KEYS, conditions, letter_as_object
-from cassieq_spark.queue.message import show_time, time_of
-
-if TYPE_CHECKING:
-    from cassieq_spark.client import Client
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.repair.report import Redriven
+from cassieq_spark.queue.message import Message, show_time, time_of
+from cassieq_spark.repair.report import Redriven
 
 MOST_SHOWN: Final = 120
 """The most characters of a body in a table, unless --body asks for all."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import FrameType
+from typing import Any, Final, Self
 
 import typer
 from typer.core import TyperGroup
 
 from cassieq_spark.cli.output import cannot_write, print_problem, silence
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from cassieq_spark.clock import Clock
 
 FAILED: Final = 1
 USAGE: Final = 2

@@ -30,7 +30,7 @@ from cassieq_spark.errors import (
     UsageError,
 )
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
-from cassieq_spark.options import arguments, values
+from cassieq_spark.options import values
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
@@ -319,7 +319,7 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
 
 
 def _time(name: str, given: str | None) -> datetime | None:
-    return None if given is None else arguments.checked(name, given, _MOMENT)
+    return None if given is None else _MOMENT.checked(name, given)
 
 
 def _header(given: str) -> tuple[str, str]:

@@ -7,13 +7,13 @@ from, overlooks misspelt variables, and costs each command 0.1 s (ADR 28).
 from __future__ import annotations
 
 import os
-import reprlib
 import sys
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import platformdirs
 import typer
@@ -25,10 +25,7 @@ from cassieq_spark.embedded.disk import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
 from cassieq_spark.options.option import did_you_mean
-from cassieq_spark.options.values import HIDDEN, NotAllowed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from cassieq_spark.options.values import HIDDEN
 
 FILE_NAME: Final = "cassieq.toml"
 
@@ -40,7 +37,10 @@ SECTIONS: Final[dict[str, frozenset[Scope]]] = {
 }
 """The sections of the file."""
 
-_ANY_TIME: Final = values.seconds(0, 36_500 * 86_400.0)
+_ANY_TIME: Final = replace(
+    values.seconds(0, 36_500 * 86_400.0),
+    allowed="seconds, or text such as '500ms', '30s', '5m', '12h', '7d'",
+)
 """The form of a time; its range depends on the option."""
 
 
@@ -61,13 +61,7 @@ def seconds(name: str, given: str | None) -> float | None:
     Raises:
         OptionInvalid: It is not a time; the error names the flag.
     """
-    try:
-        return None if given is None else _ANY_TIME.parse(given)
-    except NotAllowed as error:
-        raise OptionInvalid(
-            f"{name} is {reprlib.repr(given)}, allowed: seconds, or text such as '500ms', '30s', "
-            "'5m', '12h', '7d'"
-        ) from error
+    return None if given is None else _ANY_TIME.checked(name, given)
 
 
 def queue_setting(option: Option, given: Any, name: str) -> Any:
@@ -222,9 +216,5 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
             raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
         option, where = known[key], f"{key!r} in [{name}] of {path}"
         found[key] = queue_setting(option, value, where) if name == "queue" else value
-        try:
-            option.values.parse(found[key])
-        except NotAllowed as error:
-            shown = HIDDEN if option.is_secret else reprlib.repr(value)
-            raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
+        option.checked(where, found[key])
     return found

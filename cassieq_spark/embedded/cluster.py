@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
 from cassieq_spark.embedded.disk import temporary, writes
@@ -15,10 +17,6 @@ from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.node import Installation, Node, boot, stop
 from cassieq_spark.embedded.ports import choose_ports
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_NODES = 9
 

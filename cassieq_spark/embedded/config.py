@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cassieq_spark.embedded.disk import file_system
 from cassieq_spark.embedded.probe import answers_cql, answers_tls
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 CLUSTER_NAME = "cassieq-embedded"
 

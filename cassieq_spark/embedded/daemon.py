@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import platformdirs
 
@@ -20,10 +21,6 @@ from cassieq_spark.embedded.node import STOP_TIMEOUT_S, await_cql
 from cassieq_spark.embedded.ports import check_ports, choose_ports
 from cassieq_spark.embedded.probe import NodeLog, answers_cql, becomes_true
 from cassieq_spark.errors import EmbeddedFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _ADDRESS = "127.0.0.1"
 

@@ -12,19 +12,15 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
 from cassieq_spark.embedded.disk import check_space, of_user, size_of, writes
+from cassieq_spark.embedded.java import Java
 from cassieq_spark.errors import EmbeddedFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cassieq_spark.embedded.java import Java
 
 _logger = logging.getLogger("cassieq_spark.embedded")
 

@@ -7,14 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cassieq_spark.errors import JavaNotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 #: Cassandra 5.0 supports 11 and 17 (it installs a SecurityManager, which Java 18 refuses); Spark 4
 #: needs 17 or newer.

@@ -10,13 +10,10 @@ import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cassieq_spark.embedded.probe import becomes_true
 from cassieq_spark.errors import EmbeddedFailed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LOCK_FILE = "node.lock"
 

@@ -8,16 +8,13 @@ import itertools
 import json
 import os
 import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cassieq_spark.embedded.disk import temporary, writes
 from cassieq_spark.errors import EmbeddedFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 _PORTS_FILE = "ports.json"
 

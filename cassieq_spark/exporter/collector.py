@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cassieq_spark import metrics
-from cassieq_spark.metrics import Counter
+from cassieq_spark.exporter.scan import Counted, Scanner
+from cassieq_spark.metrics import Counter, Family
 from cassieq_spark.repair import outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from prometheus_client.core import Metric
-
-    from cassieq_spark.exporter.scan import Counted, Scanner
-    from cassieq_spark.metrics import Family
-    from cassieq_spark.repair.outcome import Samples
+from cassieq_spark.repair.outcome import Samples
 
 
 def registry_of(scanner: Scanner) -> CollectorRegistry:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.hosts import is_known, known_hosts
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from prometheus_client import CollectorRegistry
 
 CONNECTIONS: Final = 8
 """Connections at once, each with a thread. Prometheus and a person need two."""

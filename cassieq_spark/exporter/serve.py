@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection
+from typing import Final
 
+from cassieq_spark.client import Client
 from cassieq_spark.errors import AuthenticationRefused, StoreTimeout, StoreUnavailable, TlsFailed
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.listen import listening
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.log import event, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from cassieq_spark.client import Client
 
 AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""

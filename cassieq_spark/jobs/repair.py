@@ -30,7 +30,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import QueueName
-from cassieq_spark.options import ConnectionOptions, arguments, parse_connection, queue_name, values
+from cassieq_spark.options import ConnectionOptions, parse_connection, queue_name, values
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
@@ -101,7 +101,7 @@ def repair(
             verify=verify,
             no_leader=no_leader,
         )
-        every_s = None if once else arguments.checked("--interval", interval or "30s", INTERVAL)
+        every_s = None if once else INTERVAL.checked("--interval", interval or "30s")
         check_report_file(report)
         check_metrics_file(metrics_file, is_whole=not queue and not dry_run)
         while True:

@@ -6,7 +6,7 @@ import reprlib
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
@@ -16,10 +16,7 @@ from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
-from cassieq_spark.options.values import NotAllowed
-
-if TYPE_CHECKING:
-    from cassieq_spark.options.values import Values
+from cassieq_spark.options.values import Values
 
 T = TypeVar("T")
 
@@ -92,7 +89,7 @@ def due_in_us(
             raise OptionInvalid(
                 f"{named} is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
             )
-        moment = checked("due_at", due_at, _MOMENT)
+        moment = _MOMENT.checked("due_at", due_at)
         in_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1) - now_us)
         name, shown = "due_at", str(due_at)
     longest_us = longest_delay_us(period_us)
@@ -112,18 +109,18 @@ def ttl_us(value: object) -> int:
 
 def wait_s(value: object, name: str = "wait") -> float:
     """Check ``get(wait=)``; return seconds."""
-    return checked(name, value, _WAIT)
+    return _WAIT.checked(name, value)
 
 
 def count(name: str, value: object) -> int:
     """Check a number of messages."""
-    return checked(name, value, _COUNT)
+    return _COUNT.checked(name, value)
 
 
 def priority(name: str, value: object, classes: int) -> int:
     """Check the priority of a message, or the lowest one that a get asks for."""
     try:
-        return checked(name, value, values.whole(0, classes - 1, from_text=False))
+        return values.whole(0, classes - 1, from_text=False).checked(name, value)
     except OptionInvalid as error:
         raise OptionInvalid(
             f"{error.message}: the queue was created with priorities={classes}, which cannot "
@@ -190,17 +187,17 @@ def listed(value: object) -> list[Any] | None:
 
 def id_of(value: object) -> int:
     """Check the id of a message in its queue: ``Message.id``, which is not its message id."""
-    return checked("a message's id", value, _ID)
+    return _ID.checked("a message's id", value)
 
 
 def reason(value: object) -> str:
     """Check why messages are dead: a few words, since their bucket's row stores them."""
-    return checked("reason", value, _NAME)
+    return _NAME.checked("reason", value)
 
 
 def sink_id(value: object) -> str:
     """Check the sink id of ``forget_sink``, by the rules of option ``sinkId``."""
-    return checked("sink_id", value, _SINK_ID)
+    return _SINK_ID.checked("sink_id", value)
 
 
 def check_where(value: object) -> None:
@@ -214,12 +211,12 @@ def check_where(value: object) -> None:
 
 def on_stale(value: object) -> str:
     """Check ``settle(on_stale=)``."""
-    return checked("on_stale", value, _ON_STALE)
+    return _ON_STALE.checked("on_stale", value)
 
 
 def consumer(value: object) -> str:
     """Check ``get(consumer=)``."""
-    return checked("consumer", value, _NAME)
+    return _NAME.checked("consumer", value)
 
 
 def body(value: object) -> bytes:
@@ -331,20 +328,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _microseconds(name: str, value: object, allowed: Values[float]) -> int:
-    return round(checked(name, value, allowed) * 1e6)
-
-
-def checked(name: str, value: object, allowed: Values[T]) -> T:
-    """Check any argument.
-
-    Raises:
-        OptionInvalid: Names the argument, its value, and what is allowed.
-    """
-    try:
-        return allowed.parse(value)
-    except NotAllowed as error:
-        shown = values.show(value)
-        raise OptionInvalid(f"{name} is {shown}, allowed: {allowed.allowed}") from error
+    return round(allowed.checked(name, value) * 1e6)
 
 
 LABEL_BYTES: Final = 65_536

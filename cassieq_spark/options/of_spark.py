@@ -6,10 +6,12 @@ Each is one row: a field of the frozen value that a task gets, with what is allo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import MAX_PRIORITIES
 from cassieq_spark.model.sizes import (
     BUCKET_BYTES,
@@ -19,6 +21,7 @@ from cassieq_spark.model.sizes import (
     PART_BYTES,
 )
 from cassieq_spark.options import values
+from cassieq_spark.options.of_connection import ConnectionOptions
 from cassieq_spark.options.option import (
     FORMAT,
     READ,
@@ -31,12 +34,6 @@ from cassieq_spark.options.option import (
     row,
     rows_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
-
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.options.of_connection import ConnectionOptions
 
 VIEWS: Final = ("messages", "buckets", "leases", "dead", "queues", "lanes", "stats", "scheduled")
 

@@ -317,7 +317,7 @@ def parse_view(given: Mapping[str, Any]) -> str:
     [option] = [option for option in _of(Scope.READ) if option.name == "view"]
     for name, value in given.items():
         if _key(name, Scope.READ) == option.name and value is not None:
-            return str(_parse(option, value, f"option {option.name!r} of {Scope.READ.value}"))
+            return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
     return str(option.default)
 
 
@@ -421,10 +421,10 @@ def _filled(
         has_variable = option.has_variable and scope is not Scope.QUEUE
         if option.name in arguments:
             where = f"option {option.name!r} of {scope.value}"
-            found[option.name] = _parse(option, arguments[option.name], where)
+            found[option.name] = option.checked(where, arguments[option.name])
         elif has_variable and option.variable in os.environ:
             where = f"variable {option.variable}"
-            found[option.name] = _parse(option, os.environ[option.variable], where)
+            found[option.name] = option.checked(where, os.environ[option.variable])
         elif option.is_required and option.name not in unless:
             raise OptionInvalid(
                 f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
@@ -468,14 +468,6 @@ def _key(name: str, scope: Scope) -> str:
 
 def _stored(option: Option, value: Any) -> Any:
     return None if value is None and option.default is None else option.values.parse(value)
-
-
-def _parse(option: Option, value: Any, where: str) -> Any:
-    try:
-        return option.values.parse(value)
-    except NotAllowed as error:
-        shown = values.HIDDEN if option.is_secret else values.show(value)
-        raise OptionInvalid(f"{where} is {shown}, allowed: {option.values.allowed}") from error
 
 
 def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown:

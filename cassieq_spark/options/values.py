@@ -10,8 +10,10 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import UnionType
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.ids import QueueName
 
 T = TypeVar("T")
@@ -85,6 +87,50 @@ class Values(Generic[T]):
     parse: Callable[[object], T]
     schema: Mapping[str, Any] = field(default_factory=dict)
 
+    def checked(self, where: str, value: object, *, is_secret: bool = False) -> T:
+        """Parse a value.
+
+        Raises:
+            OptionInvalid: Names where it stands, the value, and what is allowed.
+        """
+        try:
+            return self.parse(value)
+        except NotAllowed as error:
+            shown = HIDDEN if is_secret else show(value)
+            raise OptionInvalid(f"{where} is {shown}, allowed: {self.allowed}") from error
+
+
+def _where(
+    allowed: str,
+    fits: Callable[[Any], bool],
+    schema: Mapping[str, Any] | None = None,
+    *,
+    read: Callable[[Any], Any] = lambda value: value,
+) -> Values[Any]:
+    """Values that fit once they are read."""
+
+    def parse(value: object) -> Any:
+        found = read(value)
+        if not fits(found):
+            raise NotAllowed
+        return found
+
+    return Values(allowed, parse, schema or {})
+
+
+def _is_number(value: object, low: float, high: float, kind: type | UnionType = int) -> bool:
+    # NaN is in no range; a huge int cannot become a float, so the range comes first.
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    return is_number and low <= value <= high  # type: ignore[operator]  # a number
+
+
+def _matching(pattern: re.Pattern[str]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _lower(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
 
 def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
     """Whole numbers of a range.
@@ -93,29 +139,30 @@ def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
         from_text: Whether digits as text are allowed, as Spark passes options on.
     """
 
-    def parse(value: object) -> int:
+    def read(value: object) -> object:
         if from_text and isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
-            value = int(value.strip())  # strips more than int() does
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise NotAllowed
+            return int(value.strip())  # strips more than int() does
         return value
 
-    schema = {"type": "integer", "minimum": low, "maximum": high}
-    return Values(f"a whole number from {low:,} to {high:,}", parse, schema)
+    return _where(
+        f"a whole number from {low:,} to {high:,}",
+        lambda value: _is_number(value, low, high),
+        {"type": "integer", "minimum": low, "maximum": high},
+        read=read,
+    )
 
 
 def size_bytes(low: int, high: int) -> Values[int]:
     """Numbers of bytes: ``262144``, ``"256k"``, ``"32m"``."""
 
-    def parse(value: object) -> int:
-        if isinstance(value, str):
-            match = _SIZE.fullmatch(value.strip().lower()) or _refuse()
-            value = int(match["number"]) * _UNITS_BYTES[match["unit"] or "b"]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise NotAllowed
-        return value
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _SIZE.fullmatch(value.strip().lower()) or _refuse()
+        return int(match["number"]) * _UNITS_BYTES[match["unit"] or "b"]
 
-    return Values(f"bytes from {show_bytes(low)} to {show_bytes(high)}, such as '256k'", parse)
+    allowed = f"bytes from {show_bytes(low)} to {show_bytes(high)}, such as '256k'"
+    return _where(allowed, lambda value: _is_number(value, low, high), read=read)
 
 
 def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]:
@@ -134,13 +181,7 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
         elif from_text and isinstance(value, str):
             match = _DURATION.fullmatch(value.strip().lower()) or _refuse()
             value = float(match["number"]) * _UNITS_S[match["unit"] or "s"]
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise NotAllowed
-        # NaN is in no range; a huge int cannot become a float, so the range comes first.
-        if not low <= value <= high or not math.isfinite(value):
-            raise NotAllowed
-        # Time is kept in microseconds, and two ways to write the same time must be equal.
-        return round(float(value), 6) + 0.0
+        return _to_micros(value, low, high)
 
     allowed = f"a time from {show_seconds(low)} to {show_seconds(high)}: {kinds}"
     return Values(allowed, parse, {"type": "number", "minimum": low, "maximum": high})
@@ -148,56 +189,48 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
 
 def share(high: float) -> Values[float]:
     """Shares of a whole, from 0."""
-
-    def parse(value: object) -> float:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= high:
-            raise NotAllowed
-        return round(float(value), 6) + 0.0
-
     schema = {"type": "number", "minimum": 0, "maximum": high}
-    return Values(f"a number from 0 to {high}", parse, schema)
+    return Values(f"a number from 0 to {high}", lambda value: _to_micros(value, 0, high), schema)
+
+
+def _to_micros(value: Any, low: float, high: float) -> float:
+    """Keep time in microseconds: two ways to write the same time must be equal."""
+    if not _is_number(value, low, high, int | float) or not math.isfinite(value):
+        raise NotAllowed
+    return round(float(value), 6) + 0.0
 
 
 def flag() -> Values[bool]:
     """True or false, and nothing that only looks like it."""
-
-    def parse(value: object) -> bool:
-        if isinstance(value, bool):
-            return value
-        if not isinstance(value, str) or value.strip().lower() not in ("true", "false"):
-            raise NotAllowed
-        return value.strip().lower() == "true"
-
-    return Values("true or false", parse, {"type": "boolean"})
+    words = {"true": True, "false": False}
+    return _where(
+        "true or false",
+        lambda value: isinstance(value, bool),
+        {"type": "boolean"},
+        read=lambda value: words.get(str(_lower(value))) if isinstance(value, str) else value,
+    )
 
 
 def one_of(*words: str) -> Values[str]:
     """One of a few lower-case words, in any capitalisation."""
-
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or value.strip().lower() not in words:
-            raise NotAllowed
-        return value.strip().lower()
-
     allowed = " or ".join(repr(word) for word in words)
-    return Values(allowed, parse, {"type": "string", "enum": list(words)})
+    schema = {"type": "string", "enum": list(words)}
+    return _where(allowed, lambda value: value in words, schema, read=_lower)
 
 
 def text(longest: int) -> Values[str]:
     """Printable text without blanks around it, which nobody would see in a log."""
 
-    def parse(value: object) -> str:
-        if (
-            not isinstance(value, str)
-            or not 1 <= len(value) <= longest
-            or not value.isprintable()
-            or value != value.strip()
-        ):
-            raise NotAllowed
-        return value
+    def fits(value: object) -> bool:
+        return (
+            isinstance(value, str)
+            and 1 <= len(value) <= longest
+            and value.isprintable()
+            and value == value.strip()
+        )
 
     schema = {"type": "string", "minLength": 1, "maxLength": longest}
-    return Values(f"1 to {longest} printable characters, no space first or last", parse, schema)
+    return _where(f"1 to {longest} printable characters, no space first or last", fits, schema)
 
 
 def secret(longest: int) -> Values[Secret]:
@@ -220,39 +253,26 @@ def secret(longest: int) -> Values[Secret]:
 
 def file_path() -> Values[str]:
     """Paths of files. A path is checked where the file is read, which is on each machine."""
-
-    def parse(value: object) -> str:
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise NotAllowed
-        return value
-
-    return Values("the path of a file", parse)
+    return _where(
+        "the path of a file",
+        lambda value: isinstance(value, str) and bool(value.strip()) and value.isprintable(),
+        read=lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value,
+    )
 
 
 def account_name() -> Values[str]:
     """Names of accounts: safe in a file name, a URL path and a log line, and never ``.``."""
-
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or not _ACCOUNT_NAME.fullmatch(value):
-            raise NotAllowed
-        return value
-
-    return Values("1 to 64 of a-z, 0-9, '-' and '_', beginning with a letter or digit", parse)
+    return _where(
+        "1 to 64 of a-z, 0-9, '-' and '_', beginning with a letter or digit",
+        _matching(_ACCOUNT_NAME),
+    )
 
 
 def queue_name() -> Values[QueueName]:
     """Names of queues, ``orders`` or ``account/orders``: safe in a URL path and a log line."""
-
-    def parse(value: object) -> QueueName:
-        if not isinstance(value, str) or not _QUEUE_NAME.fullmatch(value):
-            raise NotAllowed
-        return QueueName(value)
-
-    return Values(
+    return _where(
         "1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; before it may be an account and '/'",
-        parse,
+        _matching(_QUEUE_NAME),
         # Over HTTP, the account is the caller's.
         {"type": "string", "pattern": f"^{_OWN_NAME}$"},
     )
@@ -316,13 +336,9 @@ def moment(*, from_text: bool = True) -> Values[datetime]:
 
 def keyspace() -> Values[str]:
     """Names that CQL takes without quotes and does not change."""
-
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or not _KEYSPACE.fullmatch(value):
-            raise NotAllowed
-        return value
-
-    return Values("1 to 48 lower-case letters, digits or '_', beginning with a letter", parse)
+    return _where(
+        "1 to 48 lower-case letters, digits or '_', beginning with a letter", _matching(_KEYSPACE)
+    )
 
 
 def contact_points() -> Values[tuple[tuple[str, int], ...]]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-from cassieq_spark.clock import SystemClock
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from cassieq_spark.clock import Clock
+from cassieq_spark.clock import Clock, SystemClock
 
 START_US: Final = 1_700_000_000_000_000
 """14 November 2023: any moment will do, as long as it is the same in each run."""

@@ -91,7 +91,7 @@ class Shared:
         ready: How many processes have found the function so far.
         refused: Why the last one did not.
         begun: Set when messages may be got from the consumer, or the worker stops.
-        last_s: When the last message came, monotonic.
+        last_s: When a message came or a slot was busy for the last time, monotonic.
         failure: The queue is gone.
         ends_at: The moment from which no function runs on, monotonic; infinite until a stop.
         stopped: Set when slots shall end, each when its message is settled.
@@ -113,9 +113,9 @@ class Shared:
     ends_at: float = inf
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, name: str, message: Message, **more: object) -> None:
-        """Log an event about a message."""
-        event(_logger, name, queue=self.queue.name, message=message.message_id, **more)
+    def about(self, message: Message) -> dict[str, str]:
+        """What events about a message have in common."""
+        return {"queue": self.queue.name, "message": message.message_id}
 
 
 class Slot:
@@ -264,7 +264,7 @@ class Slot:
                 if times_out_at <= self._shared.ends_at:
                     self._failed(message, f"stopped after {took_s:.1f} s: --timeout is over")
                 else:
-                    self._shared.tell("worker_stopped_function", message)
+                    event(_logger, "worker_stopped_function", **self._shared.about(message))
                     # The function has seen it, so the delivery counts: its fence is used up.
                     self._release(message)
                 return False
@@ -278,13 +278,18 @@ class Slot:
             except ClientClosed:  # the worker stops
                 self._shared.queue.ack(message)
         except CassieqError as error:
-            self._shared.tell("worker_not_settled", message, error=str(error))
+            event(_logger, "worker_not_settled", **self._shared.about(message), error=str(error))
 
     def _failed(self, message: Message, error: str) -> None:
         shared, count = self._shared, message.delivery_count
         delay_s = shared.settings.backoff.delay_s(count, shared.rng.random())
-        shared.tell(
-            "worker_failed", message, deliveries=count, delay_s=round(delay_s, 1), error=error
+        event(
+            _logger,
+            "worker_failed",
+            **shared.about(message),
+            deliveries=count,
+            delay_s=round(delay_s, 1),
+            error=error,
         )
         self._release(message, delay_s=delay_s)
 
@@ -292,7 +297,7 @@ class Slot:
         try:
             self._shared.queue.release(message, delay=delay_s, is_counted=is_counted)
         except CassieqError as error:
-            self._shared.tell("worker_not_settled", message, error=str(error))
+            event(_logger, "worker_not_settled", **self._shared.about(message), error=str(error))
 
 
 class _Renewal:
@@ -315,10 +320,10 @@ class _Renewal:
             with shared.client.store.session.within(shared.visibility_s / RENEWED_AT / 2):
                 shared.queue.extend(message, shared.visibility_s)
         except ReceiptExpired:
-            shared.tell("worker_lease_lost", message)
+            event(_logger, "worker_lease_lost", **shared.about(message))
             self._at = inf
         except CassieqError as error:
-            shared.tell("worker_lease_failed", message, error=str(error))
+            event(_logger, "worker_lease_failed", **shared.about(message), error=str(error))
             self._at = shared.clock.monotonic() + RETRY_S
         else:
             kept = 1 - 1 / RENEWED_AT
@@ -339,7 +344,12 @@ class _Age:
         """Tell of it if that is due, and return when it is due next, monotonic."""
         age_s = self._shared.clock.monotonic() - self._began
         if age_s >= self._next_s:
-            self._shared.tell("worker_function_runs", self._message, age_s=round(age_s, 1))
+            event(
+                _logger,
+                "worker_function_runs",
+                **self._shared.about(self._message),
+                age_s=round(age_s, 1),
+            )
             self._next_s = 2 * age_s
         return self._began + self._next_s
 
@@ -412,11 +422,10 @@ def _watch(shared: Shared, slots: list[Slot], should_stop: Callable[[], object])
         shared.clock.wait(SLICE_S)
         if shared.failure is not None:
             raise shared.failure
-        busy = [slot.is_busy for slot in slots]
-        if all(busy):
-            shared.last_s = shared.clock.monotonic()
-        # What a function has in hand may be given back, and come again.
-        elif not any(busy) and shared.clock.monotonic() - shared.last_s >= shared.settings.idle_s:
+        now_s = shared.clock.monotonic()
+        if any(slot.is_busy for slot in slots):
+            shared.last_s = now_s  # what a function has in hand may be given back, and come again
+        elif now_s - shared.last_s >= shared.settings.idle_s:
             return
 
 
