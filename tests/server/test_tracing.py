@@ -306,6 +306,7 @@ def test_a_request_goes_on_with_its_callers_trace(spans: Spans, served: str, ord
     assert get.parent is not None
     assert spans.one("rest nextMessages").get_span_context().span_id == get.parent.span_id
     assert {id_of(inner)} == linked(get)
+    wait_until(lambda: spans.named("rest getQueue"), deadline_s=30)  # it ends after the answer
     assert "queue_not_found" == (spans.one("rest getQueue").attributes or {})["error.type"]
     told = str([one.attributes for one in spans.all])
     assert got[0]["receipt"] not in told
