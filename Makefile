@@ -31,7 +31,7 @@ fault-tests test-installed: WORKERS := 0
 PYTEST = $(PYTHON) -m pytest --durations=10 --numprocesses=$(WORKERS) --no-loadscope-reorder
 # What is there: a directory may be missing in a source distribution.
 SOURCES := cassieq_spark pyspark_cassieq.py $(wildcard bench docs examples jobs scripts tests)
-TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/*.py jobs/*.py scripts/*.py tests/typing/*.py)
+TYPED := cassieq_spark pyspark_cassieq.py $(wildcard docs/*.py jobs/*.py tests/typing/*.py)
 
 # Java for Spark and Ivy: JAVA_HOME, PATH, the usual places, then the wheel that setup installed.
 WITH_JAVA = export JAVA_HOME="$$($(CASSIEQ) cassandra java)";

@@ -77,7 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="cassieq-bench-") as folder:
         found = _run(installed, cases, legs, extent, folder=Path(folder), seed=asked.seed)
     found |= {"targets": TARGETS, "later_targets_s": kafka_report.LATER_TARGETS_S}
-    found |= {"fork_server": os.environ.get("CASSIEQ_FORK_SERVER", "on")}
     found |= {"seed": asked.seed, "heaps": {"cassandra": HEAP, "kafka": kafka.HEAP, "spark": "2g"}}
     found |= report.circumstances("python -m bench.against_kafka", sys.argv[1:])
     found["versions"] |= {

@@ -1,16 +1,21 @@
 """Log structured events on stdlib ``logging``: stable event names, fields as ``extra``.
 
-This library runs inside other people's drivers and executors: their handlers and levels apply.
+This library runs inside other people's drivers and executors: their handlers and levels apply. The
+event loop must not wait for those handlers, so its records are deferred.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
-
-from cassieq_spark import deferred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,359 +26,172 @@ class Event:
     meaning: str
 
 
-EVENTS: Final[dict[str, Event]] = {
-    "account_changed": Event(level=logging.INFO, meaning="An account was disabled or enabled."),
-    "account_created": Event(level=logging.INFO, meaning="An account was created."),
-    "account_deleted": Event(
-        level=logging.INFO, meaning="An account was deleted, with its keys and queues."
-    ),
-    "ack_came_late": Event(
-        level=logging.WARNING,
-        meaning="A batch was acked after leases of it had run out: others were given these "
-        "messages, or will be.",
-    ),
-    "acks_stale": Event(
-        level=logging.WARNING,
-        meaning="A consumer acked messages with receipts that had expired. Nothing was changed for "
+_MEANINGS: Final[dict[int, dict[str, str]]] = {
+    logging.DEBUG: {
+        "batch_prepared": "A whole micro-batch was stored through the connector. It is not visible "
+        "yet.",
+        "bucket_sealed": "The content of an open bucket was fixed.",
+        "error_crossed": "An error went to Spark as one short text. This event has its traceback "
+        "and its causes.",
+        "key_use_not_recorded": "The time of a key's last use could not be stored. The request "
+        "went on.",
+    },
+    logging.INFO: {
+        "account_changed": "An account was disabled or enabled.",
+        "account_created": "An account was created.",
+        "account_deleted": "An account was deleted, with its keys and queues.",
+        "batch_committed": "A sink's micro-batch became visible.",
+        "batch_replayed": "A restarted query resumed a batch that its checkpoint had logged.",
+        "buckets_dropped": "Finished buckets were dropped, together with their rows.",
+        "connector_look_failed": "It could not be checked whether a session of the connector is "
+        "stuck.",
+        "due_lane_finished": "All messages that were scheduled for one period are done, and what "
+        "kept them is gone.",
+        "exporter_connected": "An exporter of metrics has connected to Cassandra.",
+        "gateway_connected": "A gateway has connected to Cassandra and serves requests.",
+        "give_back_failed": "Unused reserved buckets could not be given back. Readers will close "
         "them.",
-    ),
-    "attribute_without_effect": Event(
-        level=logging.WARNING,
-        meaning="A client of the SQS door has set an attribute that has no effect here, such as a "
-        "policy or a key for encryption. It is kept and given back. Logged once per attribute.",
-    ),
-    "batch_committed": Event(level=logging.INFO, meaning="A sink's micro-batch became visible."),
-    "batch_prepared": Event(
-        level=logging.DEBUG,
-        meaning="A whole micro-batch was stored through the connector. It is not visible yet.",
-    ),
-    "batch_purged": Event(
-        level=logging.WARNING,
-        meaning="A purge dropped messages of a restarted query's batch. The query goes on without "
-        "them.",
-    ),
-    "batch_replayed": Event(
-        level=logging.INFO,
-        meaning="A restarted query resumed a batch that its checkpoint had logged.",
-    ),
-    "bucket_row_corrupt": Event(
-        level=logging.ERROR,
-        meaning="A bucket's row cannot be read. Its messages are neither delivered nor dropped "
-        "until the row is restored. Other buckets go on.",
-    ),
-    "bucket_sealed": Event(level=logging.DEBUG, meaning="The content of an open bucket was fixed."),
-    "bucket_unreachable": Event(
-        level=logging.WARNING,
-        meaning="Cassandra did not answer for one bucket or sink. All others went on without it.",
-    ),
-    "buckets_dropped": Event(
-        level=logging.INFO, meaning="Finished buckets were dropped, together with their rows."
-    ),
-    "claim_answered_late": Event(
-        level=logging.WARNING,
-        meaning="A claim was answered too late to hand out its messages. They were given back, and "
+        "heartbeat_failed": "A writer could not store its heartbeat.",
+        "key_changed": "A key was disabled or enabled.",
+        "key_created": "A key of an account was made.",
+        "key_deleted": "A key of an account was deleted.",
+        "lag_unknown": "A query's lag could not be counted. It is tried again later.",
+        "lead_lost": "A leader of repair or of scans lost its lease. Two may now run at once: "
+        "twice the work, but no harm.",
+        "lead_outlived": "The row of a lead was still there after the lead had ended: the clock of "
+        "the node that wrote it was ahead. The lead was taken over.",
+        "look_ahead_failed": "The look-ahead for the next batch failed. The batch is looked for "
+        "again.",
+        "messages_expired": "Messages were taken out because nobody was given them in time: to the "
+        "dead letters if `dead`, otherwise dropped.",
+        "messages_redriven": "A redrive sent messages of a queue to another one.",
+        "put_unanswered": "The write of a put was not answered. Its bucket is sealed, to find out "
+        "what is in it.",
+        "query_progress": "How far a streaming query is behind.",
+        "queue_altered": "Settings of a queue were changed.",
+        "queue_created": "A queue was created.",
+        "queue_deleted": "A queue was deleted with all that it held.",
+        "queue_joined": "A query began to read a queue that was created after it began.",
+        "repair_changed": "A pass of `jobs/repair.py` that repeats has done something: what, by "
+        "queue.",
+        "replay_skipped": "A batch was already in the queue. Nothing was written.",
+        "request_answered": "The access log of a gateway, with --access-log: a request was "
+        "answered, or its caller went away (status 0).",
+        "reserved_bucket_lost": "A reserved bucket was closed before its writer used it.",
+        "rolled_forward_by_reader": "A reader finished a commit that its driver had left half-way.",
+        "scan_lead_taken": "This process counts the queues of its data centre for metrics from now "
+        "on.",
+        "sink_forgotten": "A sink id was freed for a new checkpoint.",
+    },
+    logging.WARNING: {
+        "ack_came_late": "A batch was acked after leases of it had run out: others were given "
+        "these messages, or will be.",
+        "acks_stale": "A consumer acked messages with receipts that had expired. Nothing was "
+        "changed for them.",
+        "attribute_without_effect": "A client of the SQS door has set an attribute that has no "
+        "effect here, such as a policy or a key for encryption. It is kept and given back. Logged "
+        "once per attribute.",
+        "batch_purged": "A purge dropped messages of a restarted query's batch. The query goes on "
+        "without them.",
+        "bucket_unreachable": "Cassandra did not answer for one bucket or sink. All others went on "
+        "without it.",
+        "claim_answered_late": "A claim was answered too late to hand out its messages. They were "
+        "given back, and no delivery was counted.",
+        "connector_session_closed": "A session of the connector could no longer read the schema. "
+        "The write is tried once more with a new session.",
+        "consumer_failed": "A consumer's thread could not reach Cassandra. It tries again.",
+        "dead_letter_queue_missing": "Settings of a queue have no effect: they need a "
+        "dead_letter_queue, and it has none. Messages of such a queue never die.",
+        "dead_moved": "Dead messages were moved to their dead-letter queue.",
+        "exporter_waits": "An exporter of metrics cannot reach Cassandra yet. It tries again every "
+        "second.",
+        "gateway_waits": "A gateway cannot reach Cassandra yet. It tries again every second, and "
+        "answers 503 meanwhile.",
+        "get_given_back": "Messages were claimed but could not be read. They were given back, and "
         "no delivery was counted.",
-    ),
-    "connector_look_failed": Event(
-        level=logging.INFO,
-        meaning="It could not be checked whether a session of the connector is stuck.",
-    ),
-    "connector_session_closed": Event(
-        level=logging.WARNING,
-        meaning="A session of the connector could no longer read the schema. The write is tried "
-        "once more with a new session.",
-    ),
-    "consumer_failed": Event(
-        level=logging.WARNING,
-        meaning="A consumer's thread could not reach Cassandra. It tries again.",
-    ),
-    "dead_letter_queue_missing": Event(
-        level=logging.WARNING,
-        meaning="Settings of a queue have no effect: they need a dead_letter_queue, and it has "
-        "none. Messages of such a queue never die.",
-    ),
-    "dead_moved": Event(
-        level=logging.WARNING, meaning="Dead messages were moved to their dead-letter queue."
-    ),
-    "due_lane_finished": Event(
-        level=logging.INFO,
-        meaning="All messages that were scheduled for one period are done, and what kept them is "
-        "gone.",
-    ),
-    "error_crossed": Event(
-        level=logging.DEBUG,
-        meaning="An error went to Spark as one short text. This event has its traceback and its "
-        "causes.",
-    ),
-    "exporter_connected": Event(
-        level=logging.INFO, meaning="An exporter of metrics has connected to Cassandra."
-    ),
-    "exporter_waits": Event(
-        level=logging.WARNING,
-        meaning="An exporter of metrics cannot reach Cassandra yet. It tries again every second.",
-    ),
-    "gateway_connected": Event(
-        level=logging.INFO, meaning="A gateway has connected to Cassandra and serves requests."
-    ),
-    "gateway_waits": Event(
-        level=logging.WARNING,
-        meaning="A gateway cannot reach Cassandra yet. It tries again every second, and answers "
-        "503 meanwhile.",
-    ),
-    "get_given_back": Event(
-        level=logging.WARNING,
-        meaning="Messages were claimed but could not be read. They were given back, and no "
-        "delivery was counted.",
-    ),
-    "get_ran_out": Event(
-        level=logging.WARNING,
-        meaning="Leases ran out while bodies were being read. Those messages were not handed out.",
-    ),
-    "give_back_failed": Event(
-        level=logging.INFO,
-        meaning="Unused reserved buckets could not be given back. Readers will close them.",
-    ),
-    "give_back_unanswered": Event(
-        level=logging.WARNING,
-        meaning="A gateway or an asyncio client could not give back messages for which nobody "
-        "waited any more. They come back when their leases run out.",
-    ),
-    "heartbeat_failed": Event(
-        level=logging.INFO, meaning="A writer could not store its heartbeat."
-    ),
-    "key_changed": Event(level=logging.INFO, meaning="A key was disabled or enabled."),
-    "key_created": Event(level=logging.INFO, meaning="A key of an account was made."),
-    "key_deleted": Event(level=logging.INFO, meaning="A key of an account was deleted."),
-    "key_unreadable": Event(
-        level=logging.ERROR,
-        meaning="The secret of a key cannot be decrypted. The server has another master key, or "
-        "the row was altered. Requests with that key are refused.",
-    ),
-    "key_use_not_recorded": Event(
-        level=logging.DEBUG,
-        meaning="The time of a key's last use could not be stored. The request went on.",
-    ),
-    "keyspace_has_one_copy": Event(
-        level=logging.WARNING,
-        meaning="The cluster has several nodes, but the keyspace keeps one copy of each message: "
-        "if a node is lost, its messages are lost. Name the copies: cassieq bootstrap "
-        "--replication DATACENTER=3, or ALTER KEYSPACE for a keyspace that exists.",
-    ),
-    "lag_unknown": Event(
-        level=logging.INFO, meaning="A query's lag could not be counted. It is tried again later."
-    ),
-    "lane_passed_over": Event(
-        level=logging.WARNING,
-        meaning="One lane of a queue could not be looked at. The get went on with the other lanes.",
-    ),
-    "last_ack_failed": Event(
-        level=logging.WARNING,
-        meaning="The last batch of a query that ended could not be acked. The query's restart acks "
+        "get_ran_out": "Leases ran out while bodies were being read. Those messages were not "
+        "handed out.",
+        "give_back_unanswered": "A gateway or an asyncio client could not give back messages for "
+        "which nobody waited any more. They come back when their leases run out.",
+        "keyspace_has_one_copy": "The cluster has several nodes, but the keyspace keeps one copy "
+        "of each message: if a node is lost, its messages are lost. Name the copies: cassieq "
+        "bootstrap --replication DATACENTER=3, or ALTER KEYSPACE for a keyspace that exists.",
+        "lane_passed_over": "One lane of a queue could not be looked at. The get went on with the "
+        "other lanes.",
+        "last_ack_failed": "The last batch of a query that ended could not be acked. The query's "
+        "restart acks it.",
+        "lease_lost_in_batch": "Leases of a running batch ran out. Another consumer processes its "
+        "messages too.",
+        "lease_lost_on_replay": "A restarted query found that messages of its batch were acked, or "
+        "that another consumer holds them.",
+        "lease_short": "Leases ran out before their batch could begin.",
+        "node_clock_wrong": "A Cassandra node's clock differs from the other nodes' clocks by more "
+        "than a second. Set it by NTP.",
+        "paxos_variant_v1": "The cluster runs Paxos v1, which is not safe during range movements. "
+        "Set paxos_variant to v2.",
+        "pointer_not_advanced": "Cassandra did not answer for a pointer. The next look advances "
         "it.",
-    ),
-    "lead_lost": Event(
-        level=logging.INFO,
-        meaning="A leader of repair or of scans lost its lease. Two may now run at once: twice the "
-        "work, but no harm.",
-    ),
-    "lead_outlived": Event(
-        level=logging.INFO,
-        meaning="The row of a lead was still there after the lead had ended: the clock of the node "
-        "that wrote it was ahead. The lead was taken over.",
-    ),
-    "lease_lost_in_batch": Event(
-        level=logging.WARNING,
-        meaning="Leases of a running batch ran out. Another consumer processes its messages too.",
-    ),
-    "lease_lost_on_replay": Event(
-        level=logging.WARNING,
-        meaning="A restarted query found that messages of its batch were acked, or that another "
-        "consumer holds them.",
-    ),
-    "lease_short": Event(
-        level=logging.WARNING, meaning="Leases ran out before their batch could begin."
-    ),
-    "look_ahead_failed": Event(
-        level=logging.INFO,
-        meaning="The look-ahead for the next batch failed. The batch is looked for again.",
-    ),
-    "messages_expired": Event(
-        level=logging.INFO,
-        meaning="Messages were taken out because nobody was given them in time: to the dead "
-        "letters if `dead`, otherwise dropped.",
-    ),
-    "messages_redriven": Event(
-        level=logging.INFO,
-        meaning="A redrive sent messages of a queue to another one.",
-    ),
-    "messages_unreadable": Event(
-        level=logging.ERROR,
-        meaning="Stored messages are not as they were put. They stay leased, and die when they are "
-        "out of deliveries. Other messages go on.",
-    ),
-    "node_clock_wrong": Event(
-        level=logging.WARNING,
-        meaning="A Cassandra node's clock differs from the other nodes' clocks by more than a "
-        "second. Set it by NTP.",
-    ),
-    "paxos_variant_v1": Event(
-        level=logging.WARNING,
-        meaning="The cluster runs Paxos v1, which is not safe during range movements. Set "
-        "paxos_variant to v2.",
-    ),
-    "pointer_not_advanced": Event(
-        level=logging.WARNING,
-        meaning="Cassandra did not answer for a pointer. The next look advances it.",
-    ),
-    "put_unanswered": Event(
-        level=logging.INFO,
-        meaning="The write of a put was not answered. Its bucket is sealed, to find out what is in "
-        "it.",
-    ),
-    "put_unproven": Event(
-        level=logging.WARNING,
-        meaning="It is unknown whether a put took effect. The caller gets PutAmbiguous.",
-    ),
-    "pyspark_zip_imported": Event(
-        level=logging.WARNING,
-        meaning="Spark runs a Python that imports PySpark from its zip, so this streaming query "
-        "started about a second later. Set PYSPARK_PYTHON to what the event names.",
-    ),
-    "query_progress": Event(level=logging.INFO, meaning="How far a streaming query is behind."),
-    "queue_altered": Event(level=logging.INFO, meaning="Settings of a queue were changed."),
-    "queue_created": Event(level=logging.INFO, meaning="A queue was created."),
-    "queue_deleted": Event(
-        level=logging.INFO, meaning="A queue was deleted with all that it held."
-    ),
-    "queue_joined": Event(
-        level=logging.INFO, meaning="A query began to read a queue that was created after it began."
-    ),
-    "queue_left": Event(
-        level=logging.WARNING, meaning="A query goes on without a queue that was deleted."
-    ),
-    "queue_not_counted": Event(
-        level=logging.WARNING,
-        meaning="Cassandra did not answer for one queue of a scan. The queue has no metrics until "
-        "the next scan.",
-    ),
-    "queue_passed_over": Event(
-        level=logging.WARNING,
-        meaning="Cassandra did not answer for one queue of a query. Its batch holds messages of "
-        "the others.",
-    ),
-    "queue_purged": Event(level=logging.WARNING, meaning="All messages of a queue were dropped."),
-    "queue_recreated": Event(
-        level=logging.WARNING,
-        meaning="A checkpoint goes on with a queue that was deleted and created anew.",
-    ),
-    "queues_unknown": Event(
-        level=logging.WARNING,
-        meaning="A query could not look for new queues. It goes on with those it knows, and looks "
-        "again after half a minute.",
-    ),
-    "renewal_failed": Event(
-        level=logging.WARNING,
-        meaning="Leases could not be renewed. It is tried again in the next period.",
-    ),
-    "repair_changed": Event(
-        level=logging.INFO,
-        meaning="A pass of `jobs/repair.py` that repeats has done something: what, by queue.",
-    ),
-    "repair_failed": Event(
-        level=logging.WARNING, meaning="A step of repair failed. The next pass tries it again."
-    ),
-    "replay_skipped": Event(
-        level=logging.INFO, meaning="A batch was already in the queue. Nothing was written."
-    ),
-    "request_answered": Event(
-        level=logging.INFO,
-        meaning="The access log of a gateway, with --access-log: a request was answered, or its "
-        "caller went away (status 0).",
-    ),
-    "request_failed": Event(
-        level=logging.ERROR,
-        meaning="A gateway answered a request with 500: that is a bug. At level "
-        "DEBUG, the next line has its traceback.",
-    ),
-    "reserved_bucket_lost": Event(
-        level=logging.INFO, meaning="A reserved bucket was closed before its writer used it."
-    ),
-    "roll_forward_left_to_others": Event(
-        level=logging.WARNING,
-        meaning="A batch is committed but not visible yet. The next reader makes it visible.",
-    ),
-    "rolled_forward_by_reader": Event(
-        level=logging.INFO, meaning="A reader finished a commit that its driver had left half-way."
-    ),
-    "scan_failed": Event(
-        level=logging.WARNING,
-        meaning="The queues could not be counted for metrics. The process tries again.",
-    ),
-    "scan_lead_taken": Event(
-        level=logging.INFO,
-        meaning="This process counts the queues of its data centre for metrics from now on.",
-    ),
-    "schedule_unreachable": Event(
-        level=logging.WARNING,
-        meaning="It could not be read which scheduled messages are due. What was known was used, "
-        "and it is read again soon.",
-    ),
-    "settling_failed": Event(
-        level=logging.WARNING,
-        meaning="A sink's decision could not be read or carried out. Its messages wait.",
-    ),
-    "sink_forgotten": Event(
-        level=logging.INFO, meaning="A sink id was freed for a new checkpoint."
-    ),
-    "statement_retried": Event(
-        level=logging.WARNING,
-        meaning="Cassandra did not answer a statement, or could not run it. It is sent again. One "
-        "a second is logged, with `left_out` others; at level DEBUG each. `cassieq` prints one "
-        "line for an outage.",
-    ),
-    "transaction_aborted": Event(
-        level=logging.WARNING,
-        meaning="A bulk writer was silent for too long. Nothing of its transaction will be "
-        "visible.",
-    ),
-    "verdicts_stale": Event(
-        level=logging.WARNING,
-        meaning="Verdicts came with receipts that had expired. Nothing was changed for them.",
-    ),
-    "worker_failed": Event(
-        level=logging.WARNING,
-        meaning="The function of a worker raised an error, took longer than its timeout, or its "
-        "process died. The message was given back and comes again after the delay.",
-    ),
-    "worker_function_runs": Event(
-        level=logging.WARNING,
-        meaning="A worker's function has run for ten visibility timeouts, or twice as long as when "
-        "that was told last. It may hang: without --timeout its lease is renewed for ever.",
-    ),
-    "worker_lease_failed": Event(
-        level=logging.WARNING,
-        meaning="A worker could not renew the lease of a message that it works on. It tries again.",
-    ),
-    "worker_lease_lost": Event(
-        level=logging.WARNING,
-        meaning="A worker's message was given to somebody else while the function worked on it. "
-        "It will be worked on twice.",
-    ),
-    "worker_not_settled": Event(
-        level=logging.WARNING,
-        meaning="A worker could not give a message back. It comes again when its lease runs out.",
-    ),
-    "worker_process_failed": Event(
-        level=logging.WARNING,
-        meaning="A process of a worker ended before it could take a message. Another one is "
-        "started.",
-    ),
-    "worker_stopped_function": Event(
-        level=logging.WARNING,
-        meaning="The function had not ended when the grace time of a stopping worker was over. Its "
-        "process was killed and the message given back.",
-    ),
+        "put_unproven": "It is unknown whether a put took effect. The caller gets PutAmbiguous.",
+        "pyspark_zip_imported": "Spark runs a Python that imports PySpark from its zip, so this "
+        "streaming query started about a second later. Set PYSPARK_PYTHON to what the event names.",
+        "queue_left": "A query goes on without a queue that was deleted.",
+        "queue_not_counted": "Cassandra did not answer for one queue of a scan. The queue has no "
+        "metrics until the next scan.",
+        "queue_passed_over": "Cassandra did not answer for one queue of a query. Its batch holds "
+        "messages of the others.",
+        "queue_purged": "All messages of a queue were dropped.",
+        "queue_recreated": "A checkpoint goes on with a queue that was deleted and created anew.",
+        "queues_unknown": "A query could not look for new queues. It goes on with those it knows, "
+        "and looks again after half a minute.",
+        "renewal_failed": "Leases could not be renewed. It is tried again in the next period.",
+        "repair_failed": "A step of repair failed. The next pass tries it again.",
+        "roll_forward_left_to_others": "A batch is committed but not visible yet. The next reader "
+        "makes it visible.",
+        "scan_failed": "The queues could not be counted for metrics. The process tries again.",
+        "schedule_unreachable": "It could not be read which scheduled messages are due. What was "
+        "known was used, and it is read again soon.",
+        "settling_failed": "A sink's decision could not be read or carried out. Its messages wait.",
+        "statement_retried": "Cassandra did not answer a statement, or could not run it. It is "
+        "sent again. One a second is logged, with `left_out` others; at level DEBUG each. "
+        "`cassieq` prints one line for an outage.",
+        "transaction_aborted": "A bulk writer was silent for too long. Nothing of its transaction "
+        "will be visible.",
+        "verdicts_stale": "Verdicts came with receipts that had expired. Nothing was changed for "
+        "them.",
+        "worker_failed": "The function of a worker raised an error, took longer than its timeout, "
+        "or its process died. The message was given back and comes again after the delay.",
+        "worker_function_runs": "A worker's function has run for ten visibility timeouts, or twice "
+        "as long as when that was told last. It may hang: without --timeout its lease is renewed "
+        "for ever.",
+        "worker_lease_failed": "A worker could not renew the lease of a message that it works on. "
+        "It tries again.",
+        "worker_lease_lost": "A worker's message was given to somebody else while the function "
+        "worked on it. It will be worked on twice.",
+        "worker_not_settled": "A worker could not give a message back. It comes again when its "
+        "lease runs out.",
+        "worker_process_failed": "A process of a worker ended before it could take a message. "
+        "Another one is started.",
+        "worker_stopped_function": "The function had not ended when the grace time of a stopping "
+        "worker was over. Its process was killed and the message given back.",
+    },
+    logging.ERROR: {
+        "bucket_row_corrupt": "A bucket's row cannot be read. Its messages are neither delivered "
+        "nor dropped until the row is restored. Other buckets go on.",
+        "key_unreadable": "The secret of a key cannot be decrypted. The server has another master "
+        "key, or the row was altered. Requests with that key are refused.",
+        "messages_unreadable": "Stored messages are not as they were put. They stay leased, and "
+        "die when they are out of deliveries. Other messages go on.",
+        "request_failed": "A gateway answered a request with 500: that is a bug. At level DEBUG, "
+        "the next line has its traceback.",
+    },
 }
+
+EVENTS: Final[dict[str, Event]] = {
+    name: Event(level=level, meaning=meaning)
+    for level, meanings in _MEANINGS.items()
+    for name, meaning in meanings.items()
+}
+"""Every event by its name."""
 
 
 def get_logger(layer: str) -> logging.Logger:
@@ -391,10 +209,93 @@ def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
     if logger.isEnabledFor(known.level):
         text = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         extra = {"event": name, "fields": fields}
-        deferred.log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
+        log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
 
 
 def _shown(value: object) -> str:
     """Quote a value whose blanks or line ends would make two fields, or two records, of one."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+
+
+DEFERRED_S: Final = 0.1
+"""The time that a deferred record waits for a call that ends and writes it."""
+
+
+class _Deferring:
+    """Log records of a thread that must not wait for a program's log handlers.
+
+    The next call of `write_deferred` writes them, or a thread does a moment later.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self._records: deque[tuple[logging.Logger, logging.LogRecord]] = deque()
+        self._has_some = threading.Event()
+        self._pause = threading.Event()  # never set
+
+    def begin(self) -> None:
+        """Defer the records of this thread from now on."""
+        self._has_some = threading.Event()
+        self.thread = threading.get_ident()
+        threading.Thread(target=self._write, name="cassieq-log", daemon=True).start()
+
+    def log(
+        self,
+        logger: logging.Logger,
+        level: int,
+        text: str,
+        *args: object,
+        extra: Mapping[str, object],
+        stacklevel: int,
+    ) -> None:
+        """Make a record, as ``logger.log`` does, and keep it for later."""
+        code = sys._getframe(stacklevel)  # noqa: SLF001 - as `logging` does
+        where = code.f_code.co_filename, code.f_lineno
+        self._records.append(
+            (
+                logger,
+                logger.makeRecord(
+                    logger.name, level, *where, text, args, None, code.f_code.co_name, extra
+                ),
+            )
+        )
+        self._has_some.set()
+
+    def write(self) -> None:
+        """Write the records that were kept."""
+        while self._records:
+            try:
+                logger, record = self._records.popleft()
+            except IndexError:
+                return  # another thread writes them
+            try:
+                logger.handle(record)
+            except Exception:  # noqa: BLE001 - a program's handler ends no call, and no thread
+                if logging.raiseExceptions:
+                    traceback.print_exc()
+
+    def _write(self) -> None:
+        while True:
+            self._has_some.wait()
+            self._has_some.clear()
+            self._pause.wait(DEFERRED_S)
+            self.write()
+
+
+kept: Final = _Deferring()
+
+
+def log_of(logger: logging.Logger) -> Callable[..., None]:
+    """Return ``logger.log``, or in a deferring thread a function that keeps the record."""
+    return partial(kept.log, logger) if threading.get_ident() == kept.thread else logger.log
+
+
+def defer_here() -> None:
+    """Defer the records of this thread: it runs an event loop, which a handler would hold up."""
+    kept.begin()
+
+
+def write_deferred() -> None:
+    """Write the records that were deferred."""
+    kept.write()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 T = TypeVar("T", "Counter", "LabelledCounter")
@@ -91,20 +91,20 @@ class LabelledCounter:
         return sum(self.values.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """A metric that exists only where a process exports metrics, by `exporter`.
 
     Attributes:
         name: Without `PREFIX`.
-        kind: ``counter``, ``gauge`` or ``histogram``, as Prometheus knows them.
         labels: Each has few values: names of queues, or words from a fixed list.
+        kind: ``counter``, ``gauge`` or ``histogram``, as Prometheus knows them.
     """
 
     name: str
-    kind: str
     meaning: str
     labels: tuple[str, ...] = ()
+    kind: str = field(default="gauge", kw_only=True)
 
     @property
     def exported(self) -> str:
@@ -223,117 +223,91 @@ HTTP_REFUSED: Final = _declare(
 # --- the leader's counts of all queues, see `exporter.scan` ---------------------------------------
 
 QUEUE_MESSAGES: Final = Family(
-    name="queue_messages",
-    kind="gauge",
-    meaning="Messages in the queue by state: visible, in_flight, delayed, scheduled, dead. Dead "
-    "ones wait for repair to move them. A message has one state.",
-    labels=("queue", "state"),
+    "queue_messages",
+    "Messages in the queue by state: visible, in_flight, delayed, scheduled, dead. Dead ones wait "
+    "for repair to move them. A message has one state.",
+    ("queue", "state"),
 )
 QUEUE_VISIBLE: Final = Family(
-    name="queue_visible_messages",
-    kind="gauge",
-    meaning="Visible messages in the queue by priority.",
-    labels=("queue", "priority"),
+    "queue_visible_messages", "Visible messages in the queue by priority.", ("queue", "priority")
 )
 QUEUE_OLDEST: Final = Family(
-    name="queue_oldest_message_age_seconds",
-    kind="gauge",
-    meaning="Seconds since the oldest message was put that is not acked; 0 if there is none.",
-    labels=("queue",),
+    "queue_oldest_message_age_seconds",
+    "Seconds since the oldest message was put that is not acked; 0 if there is none.",
+    ("queue",),
 )
 QUEUE_BUCKETS: Final = Family(
-    name="queue_buckets",
-    kind="gauge",
-    meaning="Buckets that repair has not dropped, by status. They are what a scan reads.",
-    labels=("queue", "status"),
+    "queue_buckets",
+    "Buckets that repair has not dropped, by status. They are what a scan reads.",
+    ("queue", "status"),
 )
 QUEUE_INFO: Final = Family(
-    name="queue_info",
-    kind="gauge",
-    meaning="Always 1: the queue exists, and has this dead-letter queue, if any.",
-    labels=("queue", "dead_letter_queue"),
+    "queue_info",
+    "Always 1: the queue exists, and has this dead-letter queue, if any.",
+    ("queue", "dead_letter_queue"),
 )
 OF_QUEUES: Final = (QUEUE_MESSAGES, QUEUE_VISIBLE, QUEUE_OLDEST, QUEUE_BUCKETS, QUEUE_INFO)
 
 SCAN_LEADER: Final = Family(
-    name="scan_leader",
-    kind="gauge",
-    meaning="1 in the process that counts the queues for all, and 0 in the others.",
+    "scan_leader", "1 in the process that counts the queues for all, and 0 in the others."
 )
 SCAN_AGE: Final = Family(
-    name="scan_age_seconds",
-    kind="gauge",
-    meaning="Seconds since the leader's last scan began: how old the figures of queues are.",
+    "scan_age_seconds",
+    "Seconds since the leader's last scan began: how old the figures of queues are.",
 )
-SCAN_DURATION: Final = Family(
-    name="scan_duration_seconds", kind="gauge", meaning="Seconds that the leader's last scan took."
-)
+SCAN_DURATION: Final = Family("scan_duration_seconds", "Seconds that the leader's last scan took.")
 SCAN_QUEUES: Final = Family(
-    name="scan_queues",
-    kind="gauge",
-    meaning="Queues that the last scan found, by whether they were counted or did not answer.",
-    labels=("outcome",),
+    "scan_queues",
+    "Queues that the last scan found, by whether they were counted or did not answer.",
+    ("outcome",),
 )
 OF_SCANS: Final = (SCAN_LEADER, SCAN_AGE, SCAN_DURATION, SCAN_QUEUES)
 
 # --- passes of repair, in the process that runs them ----------------------------------------------
 
 PASS_ENDED: Final = Family(
-    name="repair_last_pass_timestamp_seconds",
-    kind="gauge",
-    meaning="Unix time at which the last pass over all queues came to its end; 0 if this process "
-    "shall run passes, and none has ended yet. work is repair or verify.",
-    labels=("work",),
+    "repair_last_pass_timestamp_seconds",
+    "Unix time at which the last pass over all queues came to its end; 0 if this process shall run "
+    "passes, and none has ended yet. work is repair or verify.",
+    ("work",),
 )
 PASS_PROBLEMS: Final = Family(
-    name="repair_problems",
-    kind="gauge",
-    meaning="What the last pass could not do or look at.",
-    labels=("work",),
+    "repair_problems", "What the last pass could not do or look at.", ("work",)
 )
-VERIFY_FINDINGS: Final = Family(
-    name="verify_findings", kind="gauge", meaning="Broken invariants that the last verify found."
-)
+VERIFY_FINDINGS: Final = Family("verify_findings", "Broken invariants that the last verify found.")
 OF_PASSES: Final = (PASS_ENDED, PASS_PROBLEMS, VERIFY_FINDINGS)
 
 # --- what a gateway does --------------------------------------------------------------------------
 
 HTTP_DURATION: Final = Family(
-    name="http_request_duration_seconds",
+    "http_request_duration_seconds",
+    "Seconds from a request to the end of its answer. A long poll counts with its wait.",
+    ("door", "operation"),
     kind="histogram",
-    meaning="Seconds from a request to the end of its answer. A long poll counts with its wait.",
-    labels=("door", "operation"),
 )
 HTTP_ERRORS: Final = Family(
-    name="http_errors_total",
+    "http_errors_total",
+    "Requests that were answered with an error, by its code and HTTP status.",
+    ("door", "code", "status"),
     kind="counter",
-    meaning="Requests that were answered with an error, by its code and HTTP status.",
-    labels=("door", "code", "status"),
 )
 HTTP_ENTRY_ERRORS: Final = Family(
-    name="http_entry_errors_total",
+    "http_entry_errors_total",
+    "Entries that failed in batches that were answered 200, by the error's code and the HTTP "
+    "status that it has where it is the whole answer.",
+    ("door", "code", "status"),
     kind="counter",
-    meaning="Entries that failed in batches that were answered 200, by the error's code and the "
-    "HTTP status that it has where it is the whole answer.",
-    labels=("door", "code", "status"),
 )
 HTTP_IN_FLIGHT: Final = Family(
-    name="http_requests_in_flight",
-    kind="gauge",
-    meaning="Requests that are not answered yet, long polls among them.",
-    labels=("door",),
+    "http_requests_in_flight",
+    "Requests that are not answered yet, long polls among them.",
+    ("door",),
 )
-LONG_POLLS: Final = Family(
-    name="long_polls_waiting", kind="gauge", meaning="Requests that wait for a message."
-)
+LONG_POLLS: Final = Family("long_polls_waiting", "Requests that wait for a message.")
 CLIENT_CALLS: Final = Family(
-    name="client_calls",
-    kind="gauge",
-    meaning="Calls of the client that are under way or wait for their turn.",
+    "client_calls", "Calls of the client that are under way or wait for their turn."
 )
-CLIENT_CALLS_LIMIT: Final = Family(
-    name="client_calls_limit", kind="gauge", meaning="Calls of the client at once: --calls."
-)
+CLIENT_CALLS_LIMIT: Final = Family("client_calls_limit", "Calls of the client at once: --calls.")
 OF_GATEWAYS: Final = (
     HTTP_DURATION, HTTP_ERRORS, HTTP_ENTRY_ERRORS, HTTP_IN_FLIGHT, LONG_POLLS, CLIENT_CALLS,
     CLIENT_CALLS_LIMIT,

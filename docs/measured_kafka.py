@@ -134,9 +134,8 @@ def _durability(case: dict[str, Any]) -> str:
 
 def _ran(found: dict[str, Any]) -> str:
     versions = found["versions"]
-    forks = " its fork server off," if found.get("fork_server") == "off" else ""
     return (
-        f"{found['machine']['cores']} cores; Spark {versions['pyspark']} here,{forks} Kafka "
+        f"{found['machine']['cores']} cores; Spark {versions['pyspark']} here, Kafka "
         f"{versions['kafka']} with Spark {versions['pyspark_of_kafka']} there; {run_as(found)}"
     )
 

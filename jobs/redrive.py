@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from cassieq_spark.jobs.redrive import main, parser
+from cassieq_spark.jobs.redrive import job, main
 
-__all__ = ["main", "parser"]
+__all__ = ["job", "main"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1582,8 +1582,8 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                portal.run(give_back(claimed))\n",
-        new="                pass\n",
+        old="                    await self._claiming.give_back(claimed)\n",
+        new="                    pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
         ),
@@ -2500,7 +2500,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T22",
         rule="What was claimed of a query's other queues is given back where no offset will name it.",
-        old="            portal.run(give_back(claimed))  # no offset will name it [T22]\n",
+        old="            await self.give_back(claimed)  # no offset will name it [T22]\n",
         new="",
         tests=(
             "tests/spark/test_many_queues.py::test_what_was_claimed_beside_a_queue_that_is_gone_is_given_back_uncounted",
@@ -2509,7 +2509,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U18",
         rule="A replay reads the queues that its offset names, whatever the options say.",
-        old="                queue = self._former(name)\n",
+        old="                queue = await self._former(name)\n",
         new="                pass\n",
         tests=(
             "tests/spark/test_many_queues.py::test_u18_a_replay_reads_what_its_offset_names_whatever_the_options_say",

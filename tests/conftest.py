@@ -168,7 +168,7 @@ BEGAN = pytest.StashKey[float]()
 #: Threads that serve the whole process once something has needed them: the driver's reactor, and
 #: the connections between Spark's two halves.
 SHARED_THREAD_MODULES = (
-    "cassieq_spark.deferred",
+    "cassieq_spark.log",
     "cassieq_spark.store.portal",
     "cassandra.io.",
     "py4j.",

@@ -9,20 +9,12 @@ A key counts if its account lists it and its row is there, of this very account.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from cassieq_spark import errors
 from cassieq_spark.accounts.keys import new_key_id, new_secret
-from cassieq_spark.errors import (
-    AccountExists,
-    AccountInUse,
-    AccountNotFound,
-    CasContention,
-    KeyNotFound,
-    OptionInvalid,
-    QueueNotFound,
-    TooManyKeys,
-)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import EVERYTHING, Grant
 from cassieq_spark.options import account_name
@@ -100,7 +92,7 @@ class AccountAdmin:
             AccountExists: An account of that name exists, even if its creation was cut off.
         """
         if name in RESERVED:
-            raise OptionInvalid(
+            raise errors.OptionInvalid(
                 f"account name {name!r} is an address of the gateway. Choose another name"
             )
         key_id = new_key_id()
@@ -113,7 +105,7 @@ class AccountAdmin:
         )
         outcome = await self._store.accounts.insert(row)
         if not isinstance(outcome, Applied):
-            raise AccountExists(
+            raise errors.AccountExists(
                 f"account {name!r} exists already. Make a further key for it with "
                 f"cassieq account new-key {name}, or choose another name"
             )
@@ -150,7 +142,7 @@ class AccountAdmin:
 
         def with_key(row: AccountRow) -> AccountRow:
             if len(row.key_ids) >= MOST_KEYS:
-                raise TooManyKeys(
+                raise errors.TooManyKeys(
                     f"account {name!r} has {len(row.key_ids)} keys, which is the limit. Delete one "
                     f"that nobody uses; see: cassieq account keys {name}"
                 )
@@ -222,14 +214,15 @@ class AccountAdmin:
         found = await self.queues(name)
         if found and not with_queues:
             await self._read(name)
-            raise AccountInUse(
+            raise errors.AccountInUse(
                 f"account {name!r} has {len(found)} queues, such as {found[0].name!r}. Delete them "
                 "first, or give --with-queues to delete them with all they hold"
             )
         row = await self._change(name, lambda row: replace(row, status=AccountStatus.DELETING))
         deleted = await self.queues(name)
         for queue in deleted:
-            await self._delete_queue(queue)
+            with suppress(errors.QueueNotFound):  # somebody else was faster
+                await queue_admin.delete(self._store, queue.name)
         for key_id in row.key_ids:
             await self._store.account_keys.delete(key_id)
         stored = await self._store.accounts.read(name)
@@ -237,12 +230,6 @@ class AccountAdmin:
             await self._store.accounts.delete(stored)
         event(_logger, "account_deleted", account=name, queues=len(deleted))
         return len(deleted)
-
-    async def _delete_queue(self, queue: QueueRow) -> None:
-        try:
-            await queue_admin.delete(self._store, queue.name)
-        except QueueNotFound:  # somebody else was faster
-            return
 
     async def _insert_key(
         self, account: AccountRow, key_id: str, grants: tuple[Grant, ...], master_key: MasterKey
@@ -258,7 +245,7 @@ class AccountAdmin:
             created_us=self._store.clock.now_us(),
         )
         if not isinstance(await self._store.account_keys.insert(row), Applied):
-            raise CasContention(
+            raise errors.CasContention(
                 f"key {key_id} of account {account.name!r} was deleted while it was made. Make "
                 "another one"
             )
@@ -268,7 +255,7 @@ class AccountAdmin:
     async def _read(self, name: str) -> Stored[AccountRow]:
         found = await self._store.accounts.read(account_name(name))
         if found is None:
-            raise AccountNotFound(
+            raise errors.AccountNotFound(
                 f"there is no account {name!r}. Create it, or look for a misspelt name: "
                 "cassieq account list"
             )
@@ -289,7 +276,7 @@ class AccountAdmin:
                 wanted.status is AccountStatus.DELETING
                 and len(wanted.key_ids) > len(found.value.key_ids)
             ):
-                raise AccountNotFound(
+                raise errors.AccountNotFound(
                     f"account {name!r} is being deleted, and nothing else can be done with it. "
                     f"Finish that with: cassieq account delete {name} --with-queues"
                 )
@@ -300,12 +287,14 @@ class AccountAdmin:
         raise _contention(name)
 
 
-def _no_key(name: str, key_id: str) -> KeyNotFound:
-    return KeyNotFound(
+def _no_key(name: str, key_id: str) -> errors.KeyNotFound:
+    return errors.KeyNotFound(
         f"account {name!r} has no key {key_id[:80]!r}. List its keys with: cassieq account keys "
         f"{name}"
     )
 
 
-def _contention(name: str) -> CasContention:
-    return CasContention(f"other clients change account {name!r} again and again. Try again later")
+def _contention(name: str) -> errors.CasContention:
+    return errors.CasContention(
+        f"other clients change account {name!r} again and again. Try again later"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -46,7 +45,9 @@ class LiveKey:
 
 
 class KeyCache(Generic[T]):
-    """What was found under each id, for `KEPT_S`; also that nothing was. Thread-safe.
+    """What was found under each id, for `KEPT_S`; also that nothing was.
+
+    The engine's event loop fills it, and that of the gateway looks into it.
 
     Ids that nobody knows have a place of their own: whoever makes up ids pushes out none of the
     known ones.
@@ -58,7 +59,6 @@ class KeyCache(Generic[T]):
         self._find = find
         self._clock = clock
         self._most = most
-        self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[float, T]] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
 
@@ -74,32 +74,29 @@ class KeyCache(Generic[T]):
         if is_remembered:
             return found
         found = await self._find(key_id)
-        with self._lock:
-            self._known.pop(key_id, None)
-            self._unknown.pop(key_id, None)
-            if found is None:
-                self._unknown[key_id] = now_s + KEPT_S
-            else:
-                self._known[key_id] = (now_s + KEPT_S, found)
-            for each in (self._known, self._unknown):
-                if len(each) > self._most:
-                    each.popitem(last=False)
+        self._known.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if found is None:
+            self._unknown[key_id] = now_s + KEPT_S
+        else:
+            self._known[key_id] = (now_s + KEPT_S, found)
+        for each in (self._known, self._unknown):
+            if len(each) > self._most:
+                each.popitem(last=False)
         return found
 
     def remembered(self, key_id: str) -> tuple[bool, T | None]:
         """Whether an id is remembered, and what is stored under it; it reads no table."""
         now_s = self._clock.monotonic()
-        with self._lock:
-            known = self._known.get(key_id)
-            if known is not None and now_s < known[0]:
-                return True, known[1]
-            return now_s < self._unknown.get(key_id, 0.0), None
+        known = self._known.get(key_id)
+        if known is not None and now_s < known[0]:
+            return True, known[1]
+        return now_s < self._unknown.get(key_id, 0.0), None
 
     def last(self, key_id: str) -> T | None:
         """What was stored under an id when it was last read, however long ago."""
-        with self._lock:
-            known = self._known.get(key_id)
-            return None if known is None else known[1]
+        known = self._known.get(key_id)
+        return None if known is None else known[1]
 
     def __len__(self) -> int:
         """How many ids are remembered, known or not."""
@@ -107,7 +104,7 @@ class KeyCache(Generic[T]):
 
 
 class Authenticator:
-    """Checks requests against the keys in the store. Thread-safe.
+    """Checks requests against the keys in the store.
 
     A key is read at most once in ten seconds, so a disabled one is refused within that time. A
     request with an unknown key does the same work as one with a wrong signature: it is checked
@@ -128,7 +125,6 @@ class Authenticator:
         self._clock = store.clock if clock is None else clock
         self._keys: KeyCache[LiveKey] = KeyCache(self._find, self._clock)
         self._nobodys = new_secret()
-        self._lock = threading.Lock()
         self._used_s: OrderedDict[str, float] = OrderedDict()
 
     async def key(self, key_id: str) -> LiveKey | None:
@@ -187,13 +183,12 @@ class Authenticator:
     def is_use_due(self, key_id: str) -> bool:
         """Whether a use of a key shall be recorded: once a minute. It notes that this was said."""
         now_s = self._clock.monotonic()
-        with self._lock:
-            if now_s < self._used_s.get(key_id, 0.0):
-                return False
-            self._used_s[key_id] = now_s + USE_EVERY_S
-            self._used_s.move_to_end(key_id)
-            if len(self._used_s) > MOST:
-                self._used_s.popitem(last=False)
+        if now_s < self._used_s.get(key_id, 0.0):
+            return False
+        self._used_s[key_id] = now_s + USE_EVERY_S
+        self._used_s.move_to_end(key_id)
+        if len(self._used_s) > MOST:
+            self._used_s.popitem(last=False)
         return True
 
     async def record_use(self, key_id: str) -> None:

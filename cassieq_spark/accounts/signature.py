@@ -12,7 +12,7 @@ import hmac
 import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from cassieq_spark.errors import AuthenticationFailed, RequestTimeSkewed
@@ -212,17 +212,27 @@ def claim_of(request: SignedRequest, *, now_us: int, allows_unsigned: bool = Tru
     if authorizations and "X-Amz-Signature" in query:
         _malformed("it has both an Authorization header and X-Amz-Signature in its query")
     if "X-Amz-Signature" in query or "X-Amz-Algorithm" in query:
-        return _of_query(request, query, now_us)
+        return _claim(request, _of_query(query, now_us))
     if not authorizations:
         raise AuthenticationFailed(
             "the request is not signed. Sign it with a key of an account (AWS Signature "
             "Version 4), or use a token",
             reason="missing",
         )
-    return _of_header(request, authorizations, now_us)
+    return _claim(request, _of_header(request, authorizations, now_us))
 
 
-def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -> Claim:
+class _Given(NamedTuple):
+    """What a request says about its signature; payload: what its query names for the body."""
+
+    credential: str
+    names: str
+    when: str
+    payload: str | None
+    signature: str
+
+
+def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -> _Given:
     if len(authorizations) != 1 or len(authorizations[0]) > _LONGEST_AUTHORIZATION:
         _malformed("it has several Authorization headers, or a very long one")
     parts = _AUTHORIZATION.fullmatch(authorizations[0].strip())
@@ -232,35 +242,23 @@ def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -
             "Signature=...'"
         )
     when = _one(request, "x-amz-date")
-    names = _signed_names(request, parts["headers"])
-    signed_s = _seconds(when)
-    now_s = now_us / 1e6
-    if abs(now_s - signed_s) > SKEW_S:
+    if abs(now_us / 1e6 - _seconds(when)) > SKEW_S:
         raise RequestTimeSkewed(
             f"the request was signed at {when}, but it is {_show(now_us)} now, and at most "
             f"{SKEW_S} s may lie between. Set the clock of the machine that signs"
         )
-    return _claim(
-        request,
-        credential=parts["credential"],
-        names=names,
-        when=when,
-        payload=_payload(request, None),
-        signature=parts["signature"],
-    )
+    return _Given(parts["credential"], parts["headers"], when, None, parts["signature"])
 
 
-def _of_query(request: SignedRequest, query: dict[str, str], now_us: int) -> Claim:
+def _of_query(query: dict[str, str], now_us: int) -> _Given:
     needed = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
     if missing := [name for name in needed if f"X-Amz-{name}" not in query]:
         _malformed(f"its query lacks X-Amz-{missing[0]}")
-    if query["X-Amz-Algorithm"] != ALGORITHM:
+    algorithm, credential, when, expires, names, signed = (query[f"X-Amz-{one}"] for one in needed)
+    if algorithm != ALGORITHM:
         _malformed(f"its X-Amz-Algorithm is not {ALGORITHM}")
-    expires = query["X-Amz-Expires"]
     if not _EXPIRES.fullmatch(expires) or not 1 <= int(expires) <= LONGEST_EXPIRES_S:
         _malformed(f"its X-Amz-Expires is not a number of seconds from 1 to {LONGEST_EXPIRES_S}")
-    when = query["X-Amz-Date"]
-    names = _signed_names(request, query["X-Amz-SignedHeaders"])
     signed_s, now_s = _seconds(when), now_us / 1e6
     if signed_s - now_s > SKEW_S:
         raise RequestTimeSkewed(
@@ -273,34 +271,20 @@ def _of_query(request: SignedRequest, query: dict[str, str], now_us: int) -> Cla
             "another one",
             reason="expired",
         )
-    return _claim(
-        request,
-        credential=query["X-Amz-Credential"],
-        names=names,
-        when=when,
-        payload=_payload(request, query.get("X-Amz-Content-Sha256")),
-        signature=query["X-Amz-Signature"],
-    )
+    return _Given(credential, names, when, query.get("X-Amz-Content-Sha256"), signed)
 
 
-def _claim(
-    request: SignedRequest,
-    *,
-    credential: str,
-    names: list[str],
-    when: str,
-    payload: str,
-    signature: str,
-) -> Claim:
-    parts = _CREDENTIAL.fullmatch(credential)
+def _claim(request: SignedRequest, given: _Given) -> Claim:
+    parts = _CREDENTIAL.fullmatch(given.credential)
     if parts is None:
         _malformed("its credential is not 'key id/date/region/service/aws4_request'")
     if parts["service"] not in SERVICES:
         _malformed("it is signed for another service. Sign it for 'sqs' or 'cassieq'")
-    if parts["day"] != when[:8]:
+    if parts["day"] != given.when[:8]:
         _malformed("the date of its credential is not the date of X-Amz-Date")
-    if not _SIGNATURE.fullmatch(signature):
+    if not _SIGNATURE.fullmatch(given.signature):
         _malformed("its signature is not 64 digits in lower-case hex")
+    names = _signed_names(request, given.names)
     headers = canonical_headers(request, names)
     path = canonical_path(request.raw_path)
     documented, as_sent = (
@@ -310,10 +294,10 @@ def _claim(
     claim = Claim(
         key_id=parts["key_id"],
         scope=parts["scope"],
-        when=when,
+        when=given.when,
         requests=(documented, as_sent),
-        payload=payload,
-        signature=signature,
+        payload=_payload(request, given.payload),
+        signature=given.signature,
     )
     return claim if request.body_sha256 is None else claim.over(request.body_sha256)
 

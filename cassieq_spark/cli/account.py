@@ -6,20 +6,19 @@ It needs the extra ``accounts``, which is imported when a command needs it: `cas
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cassieq_spark.cli.exits import Commands
-from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.exits import Commands, extra
+from cassieq_spark.cli.flags import Connected, command
 from cassieq_spark.cli.output import (
     Json,
+    print_all,
     print_json,
     print_note,
     print_result,
-    print_rows,
     say,
 )
 from cassieq_spark.cli.queue import Yes, make_sure
@@ -32,10 +31,12 @@ from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine
 
     from cassieq_spark.accounts.admin import AccountAdmin, NewKey
     from cassieq_spark.accounts.master_key import MasterKey
+
+T = TypeVar("T")
 
 app = typer.Typer(
     help="Create accounts for the HTTP gateway, make and disable their keys, and sign tokens.",
@@ -72,40 +73,48 @@ Queues = Annotated[
 ]
 
 
-@app.command("master-key")
-def master_key(
-    *,
-    out: Annotated[Path, typer.Option(help="The file to make. It must not exist.")],
-    as_json: Json = False,
-) -> None:
-    """Make a file with a new master key, which only its owner can read."""
-    with _extra():
+@command(app, "master-key")
+def master_key(*, out: Path, as_json: Json = False) -> None:
+    """Make a file with a new master key, which only its owner can read.
+
+    Args:
+        out: The file to make. It must not exist.
+
+    Example:
+        cassieq account master-key --out master.key
+    """
+    with extra("accounts", "accounts need"):
         from cassieq_spark.accounts.master_key import write_new  # noqa: PLC0415 - an extra
     write_new(out)
     print_result({"master_key_file": str(out)}, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def create(
     account: Account,
-    connection: Connection,
+    connection: Connected,
     *,
     master_key_file: MasterKeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Create an account, with a key that has all rights in it. Its secret is shown this once."""
+    """Create an account, with a key that has all rights in it. Its secret is shown this once.
+
+    Example:
+        cassieq account create shop --master-key-file master.key
+    """
     key = load_master_key(master_key_file)
-    with _admin(connection) as accounts:
-        _print_key(portal.run(accounts.create(account, key)), as_json=as_json)
+    made = _ask(connection, lambda accounts: accounts.create(account, key))
+    _print_key(made, as_json=as_json)
 
 
-@app.command("list")
-@connected
-def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
-    """List all accounts by name."""
-    with _admin(connection) as accounts:
-        found = portal.run(accounts.all())
+@command(app, "list")
+def list_accounts(connection: Connected, *, as_json: Json = False) -> None:
+    """List all accounts by name.
+
+    Example:
+        cassieq account list
+    """
+    found = _ask(connection, lambda accounts: accounts.all())
     shown = [
         {
             "account": one.name,
@@ -115,52 +124,61 @@ def list_accounts(connection: Connection, *, as_json: Json = False) -> None:
         }
         for one in found
     ]
-    _print_all(shown, as_json=as_json)
+    print_all(shown, as_json=as_json)
 
 
-@app.command()
-@connected
-def keys(account: Account, connection: Connection, *, as_json: Json = False) -> None:
-    """List the keys of an account: their rights, and when they were last used."""
-    with _admin(connection) as accounts:
-        shown = [one.to_plain() for one in portal.run(accounts.keys(account))]
+@command(app)
+def keys(account: Account, connection: Connected, *, as_json: Json = False) -> None:
+    """List the keys of an account: their rights, and when they were last used.
+
+    Example:
+        cassieq account keys shop
+    """
+    found = _ask(connection, lambda accounts: accounts.keys(account))
+    shown = [one.to_plain() for one in found]
     if not as_json:
         shown = [{**one, "grants": _in_words(one["grants"])} for one in shown]
-    _print_all(shown, as_json=as_json)
+    print_all(shown, as_json=as_json)
 
 
-@app.command("new-key")
-@connected
+@command(app, "new-key")
 def new_key(
     account: Account,
-    connection: Connection,
+    connection: Connected,
     *,
     rights: Rights = "all",
     queues: Queues = "*",
     master_key_file: MasterKeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a further key of an account. The others stay valid. Its secret is shown this once."""
+    """Make a further key of an account. The others stay valid. Its secret is shown this once.
+
+    Example:
+        cassieq account new-key shop --rights put,info --queues 'orders*'
+    """
     grants = (_grant(rights, queues),)
     key = load_master_key(master_key_file)
-    with _admin(connection) as accounts:
-        _print_key(portal.run(accounts.new_key(account, grants, key)), as_json=as_json)
+    made = _ask(connection, lambda accounts: accounts.new_key(account, grants, key))
+    _print_key(made, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def rotate(
     account: Account,
     key_id: KeyId,
-    connection: Connection,
+    connection: Connected,
     *,
     master_key_file: MasterKeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key with the rights of another one, which stays valid until you delete it."""
+    """Make a key with the rights of another one, which stays valid until you delete it.
+
+    Example:
+        cassieq account rotate shop AKIDEXAMPLE
+    """
     key = load_master_key(master_key_file)
-    with _admin(connection) as accounts:
-        _print_key(portal.run(accounts.rotate(account, key_id, key)), as_json=as_json)
+    made = _ask(connection, lambda accounts: accounts.rotate(account, key_id, key))
+    _print_key(made, as_json=as_json)
 
 
 _KeyFlag = Annotated[
@@ -168,85 +186,100 @@ _KeyFlag = Annotated[
 ]
 
 
-@app.command()
-@connected
+@command(app)
 def disable(
-    account: Account, connection: Connection, *, key: _KeyFlag = None, as_json: Json = False
+    account: Account, connection: Connected, *, key: _KeyFlag = None, as_json: Json = False
 ) -> None:
-    """Disable an account or one of its keys. Servers refuse it within ten seconds."""
+    """Disable an account or one of its keys. Servers refuse it within ten seconds.
+
+    Example:
+        cassieq account disable shop --key AKIDEXAMPLE
+    """
     _set_enabled(connection, account, key, is_enabled=False, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def enable(
-    account: Account, connection: Connection, *, key: _KeyFlag = None, as_json: Json = False
+    account: Account, connection: Connected, *, key: _KeyFlag = None, as_json: Json = False
 ) -> None:
-    """Enable an account or one of its keys again."""
+    """Enable an account or one of its keys again.
+
+    Example:
+        cassieq account enable shop
+    """
     _set_enabled(connection, account, key, is_enabled=True, as_json=as_json)
 
 
-@app.command("delete-key")
-@connected
+@command(app, "delete-key")
 def delete_key(
     account: Account,
     key_id: KeyId,
-    connection: Connection,
+    connection: Connected,
     *,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a key for good. Servers refuse it within ten seconds."""
+    """Delete a key for good. Servers refuse it within ten seconds.
+
+    Example:
+        cassieq account delete-key shop AKIDEXAMPLE --yes
+    """
     make_sure(f"Delete key {key_id} of account {account!r}?", yes=yes)
-    with _admin(connection) as accounts:
-        portal.run(accounts.delete_key(account, key_id))
+    _ask(connection, lambda accounts: accounts.delete_key(account, key_id))
     print_result({"account": account, "access_key_id": key_id, "deleted": True}, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def delete(
     account: Account,
-    connection: Connection,
+    connection: Connected,
     *,
-    with_queues: Annotated[
-        bool, typer.Option("--with-queues", help="Delete its queues too, with all they hold.")
-    ] = False,
+    with_queues: bool = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete an account with its keys. If it has queues, this needs --with-queues."""
-    with _admin(connection) as accounts:
-        count = len(portal.run(accounts.queues(account))) if with_queues else 0
-        and_queues = f", {count} queues and all they hold" if count else ""
-        make_sure(f"Delete account {account!r} with its keys{and_queues}?", yes=yes)
-        deleted = portal.run(accounts.delete(account, with_queues=with_queues))
+    """Delete an account with its keys. If it has queues, this needs --with-queues.
+
+    Args:
+        with_queues: Delete its queues too, with all they hold.
+
+    Example:
+        cassieq account delete shop --with-queues
+    """
+    queues = _ask(connection, lambda accounts: accounts.queues(account)) if with_queues else []
+    and_queues = f", {len(queues)} queues and all they hold" if queues else ""
+    make_sure(f"Delete account {account!r} with its keys{and_queues}?", yes=yes)
+    deleted = _ask(connection, lambda accounts: accounts.delete(account, with_queues=with_queues))
     print_result({"account": account, "deleted": True, "deleted_queues": deleted}, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def sign(
     *,
-    queue: Annotated[
-        str, typer.Option("--queue", metavar="PATTERN,PATTERN", help="Names without the account.")
-    ],
+    queue: Annotated[str, typer.Option(metavar="PATTERN,PATTERN")],
     rights: Rights,
-    expires: Annotated[str, typer.Option(metavar="TIME", help="For how long it is valid.")] = "1h",
-    starts_in: Annotated[
-        str, typer.Option(metavar="TIME", help="How long from now it becomes valid.")
-    ] = "0",
+    expires: Annotated[str, typer.Option(metavar="TIME")] = "1h",
+    starts_in: Annotated[str, typer.Option(metavar="TIME")] = "0",
     as_json: Json = False,
 ) -> None:
     """Print a bearer token for some queues and rights. It needs no connection.
 
     The key is read from CASSIEQ_ACCESS_KEY_ID and CASSIEQ_SECRET_ACCESS_KEY, or from the variables
     of the same names that begin with AWS_. A token never allows more than its key does.
+
+    Args:
+        queue: Names without the account.
+        expires: For how long it is valid.
+        starts_in: How long from now it becomes valid.
+
+    Example:
+        cassieq account sign --queue 'orders*' --rights put --expires 8h
     """
     grants = (_grant(rights, queue),)
     begins_s = _seconds("--starts-in", starts_in, 0.0)
     lasts_s = _seconds("--expires", expires, 1.0)
     key_id, secret = _own_key()
-    with _extra():
+    with extra("accounts", "accounts need"):
         from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
     begins_us = SystemClock().now_us() + round(begins_s * 1e6)
     ends_us = begins_us + round(lasts_s * 1e6)
@@ -264,7 +297,7 @@ def load_master_key(path: Path | None) -> MasterKey:
         UsageError: None was given, or the extra is not installed.
         MasterKeyInvalid: The file cannot be used.
     """
-    with _extra():
+    with extra("accounts", "accounts need"):
         from cassieq_spark.accounts.master_key import MasterKey  # noqa: PLC0415 - an extra
     if path is None:
         raise UsageError(
@@ -275,30 +308,20 @@ def load_master_key(path: Path | None) -> MasterKey:
     return MasterKey.load(path)
 
 
-@contextmanager
-def _extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(
-            f"accounts need the package {error.name!r}. Install it with: "
-            "pip install 'cassieq_spark[accounts]'"
-        ) from error
-
-
-@contextmanager
-def _admin(connection: Connection) -> Iterator[AccountAdmin]:
-    with _extra():
+def _ask(connection: Connection, call: Callable[[AccountAdmin], Coroutine[Any, Any, T]]) -> T:
+    with extra("accounts", "accounts need"):
         from cassieq_spark.accounts.admin import AccountAdmin  # noqa: PLC0415 - an extra
     with connection.open() as client:
-        yield AccountAdmin(client.store)
+        return portal.run(call(AccountAdmin(client.store)))
 
 
 def _set_enabled(
-    connection: Connection, account: str, key: str | None, *, is_enabled: bool, as_json: bool
+    connection: Connected, account: str, key: str | None, *, is_enabled: bool, as_json: bool
 ) -> None:
-    with _admin(connection) as accounts:
-        portal.run(accounts.set_enabled(account, is_enabled=is_enabled, key_id=key))
+    _ask(
+        connection,
+        lambda accounts: accounts.set_enabled(account, is_enabled=is_enabled, key_id=key),
+    )
     named = {"account": account} if key is None else {"account": account, "access_key_id": key}
     print_result({**named, "enabled": is_enabled}, as_json=as_json)
 
@@ -341,11 +364,3 @@ def _print_key(key: NewKey, *, as_json: bool) -> None:
     print_result(result, as_json=as_json)
     if not as_json:
         print_note("Keep the secret now: it is not shown again.")
-
-
-def _print_all(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(*rows)
-    elif rows:
-        titles = [name.upper().replace("_", " ") for name in rows[0]]
-        print_rows(titles, [[one or "" for one in row.values()] for row in rows])

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,23 +17,19 @@ from cassieq_spark.cli import (
     account,
     cassandra,
     dead,
-    examples,
-    exporter,
-    job_path,
     load,
     messages,
     queue,
     repair,
     serve,
-    watch,
     worker,
 )
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
-from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.outage import TerminalHandler
-from cassieq_spark.cli.output import Json, print_json, print_note, print_rows, say
-from cassieq_spark.cli.settings import Connection
+from cassieq_spark.cli.flags import Connected, command
+from cassieq_spark.cli.logs import TerminalHandler
+from cassieq_spark.cli.output import Json, print_all, print_note, say
 from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options.parse import misspelt
 
 app = typer.Typer(
@@ -42,41 +39,52 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a user's mistake gets one line; a bug its plain traceback
     cls=Commands,
 )
-app.command()(messages.put)
-app.command()(messages.get)
-app.command()(messages.ack)
-app.command()(messages.cancel)
-app.command()(messages.peek)
-app.command()(watch.watch)
-app.command()(load.produce)
-app.command()(load.consume)
-app.add_typer(queue.app, name="queue")
-app.command()(worker.worker)
-app.command()(queue.bootstrap)
-app.command()(repair.repair)
-app.command()(serve.serve)
-app.command()(exporter.exporter)
-app.command()(job_path.job_path)
-app.add_typer(dead.app, name="dead")
-app.add_typer(account.app, name="account")
 
 
-@app.command()
-@connected
-def config(connection: Connection, *, as_json: Json = False) -> None:
-    """Show each option of the connection, and where it comes from. Secrets are hidden."""
-    found = connection.settings()
-    if as_json:
-        print_json(
-            *({"option": one.option.name, "value": one.shown, "from": one.origin} for one in found)
-        )
-    else:
-        rows = [[one.option.name, one.shown or "", one.origin] for one in found]
-        print_rows(["OPTION", "VALUE", "FROM"], rows)
+def config(connection: Connected, *, as_json: Json = False) -> None:
+    """Show each option of the connection, and where it comes from. Secrets are hidden.
+
+    Example:
+        cassieq config --keyspace billing
+    """
+    print_all(
+        [
+            {"option": one.option.name, "value": one.shown, "from": one.origin}
+            for one in connection.settings()
+        ],
+        as_json=as_json,
+    )
 
 
-app.add_typer(cassandra.app, name="cassandra")
-examples.add(app)
+def job_path(job: str) -> None:
+    """Print the file of a job of this package: spark-submit "$(cassieq job-path repair)" --once.
+
+    Args:
+        job: repair, redrive or to_files.
+
+    Example:
+        cassieq job-path repair
+    """
+    jobs = Path(__file__).resolve().parents[1] / "jobs"
+    known = sorted(path.stem for path in jobs.glob("[a-z]*.py"))
+    if job not in known:
+        raise OptionInvalid(f"there is no job {job!r}. The jobs are: {', '.join(known)}")
+    say(str(jobs / f"{job}.py"))
+
+
+for _one in (
+    *(messages.put, messages.get, messages.ack, messages.cancel, messages.peek, queue.watch),
+    *(load.produce, load.consume, worker.worker, queue.bootstrap, repair.repair, serve.serve),
+    *(serve.exporter, job_path, config),
+):
+    command(app)(_one)
+for _name, _group in {
+    "queue": queue.app,
+    "dead": dead.app,
+    "account": account.app,
+    "cassandra": cassandra.app,
+}.items():
+    app.add_typer(_group, name=_name)
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from cassieq_spark.cli.exits import FAILED
-from cassieq_spark.cli.output import Json, print_note, print_result, say
-from cassieq_spark.cli.progress import working
+from cassieq_spark.cli.flags import command
+from cassieq_spark.cli.output import Json, print_note, print_result, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
@@ -31,19 +31,24 @@ DataDir = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def start(
     *,
     data_dir: DataDir = None,
-    port: Annotated[
-        int, typer.Option(help="The port of the native protocol, on 127.0.0.1.", min=1, max=65535)
-    ] = 9042,
-    heap: Annotated[str, typer.Option(help="The heap of the JVM, as in -Xmx.")] = "1g",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 9042,
+    heap: str = "1g",
     as_json: Json = False,
 ) -> None:
     """Start the node, or find it running. It answers CQL when this returns, and goes on running.
 
     Exit codes: 0 the node is up, 1 it is not.
+
+    Args:
+        port: The port of the native protocol, on 127.0.0.1.
+        heap: The heap of the JVM, as in -Xmx.
+
+    Example:
+        cassieq cassandra start --heap 2g
     """
     root = _root(data_dir)
     with working("Looking for Java") as work:
@@ -56,11 +61,14 @@ def start(
     _print_status(found, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Stop the node gracefully. Its data stays.
 
     Exit codes: 0 the node is down, also if it was down before; 1 it had to be killed.
+
+    Example:
+        cassieq cassandra stop
     """
     root = _root(data_dir)
     if not daemon.stop(root):
@@ -68,11 +76,14 @@ def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     _print_status(daemon.status(root), as_json=as_json)
 
 
-@app.command()
+@command(app)
 def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show whether the node is up.
 
     Exit codes: 0 the node answers CQL, 1 it does not.
+
+    Example:
+        cassieq cassandra status --json
     """
     found = daemon.status(_root(data_dir))
     _print_status(found, as_json=as_json)
@@ -80,18 +91,26 @@ def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
         raise typer.Exit(FAILED)
 
 
-@app.command()
+@command(app)
 def fetch(*, as_json: Json = False) -> None:
-    """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick."""
+    """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick.
+
+    Example:
+        cassieq cassandra fetch
+    """
     java = find_java()
     with working("Fetching Cassandra") as work:
         jars = cassandra_jars(java, on_fetch=print_note, on_bytes=work.on_bytes)
     print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def java() -> None:
-    """Print the home directory of the Java 17 that the node runs on."""
+    """Print the home directory of the Java 17 that the node runs on.
+
+    Example:
+        cassieq cassandra java
+    """
     say(str(find_java().home))
 
 

@@ -7,26 +7,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
-from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.flags import Connected, Time, command, queue_names
 from cassieq_spark.cli.messages import show_body
 from cassieq_spark.cli.output import (
     Json,
-    print_json,
+    print_all,
     print_problem,
     print_result,
-    print_rows,
     show_text,
+    working,
 )
-from cassieq_spark.cli.progress import working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
-from cassieq_spark.cli.settings import Connection
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.options import arguments
@@ -36,7 +34,6 @@ from cassieq_spark.queue.message import show_time, time_of
 if TYPE_CHECKING:
     from cassieq_spark.client import Client
     from cassieq_spark.queue.message import Message
-    from cassieq_spark.repair.progress import OnProgress
     from cassieq_spark.repair.report import Redriven
 
 MOST_SHOWN: Final = 120
@@ -53,118 +50,80 @@ Where = Annotated[
         "one.",
     ),
 ]
-Before = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Only messages that died before this time: 2026-11-21T13:00, UTC, or 5m for five "
-        "minutes ago.",
-    ),
-]
-After = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help="Only messages that died at this time or later: 2026-11-21T13:00, UTC, or 5m for five "
-        "minutes ago.",
-    ),
-]
 
 
-@app.command("list")
-@connected
+@command(app, "list")
 def list_letters(
-    connection: Connection,
-    queue: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="QUEUE",
-            help="Default: every dead-letter queue of this data centre.",
-            autocompletion=queue_names,
-        ),
-    ] = None,
+    connection: Connected,
+    queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Count the visible dead letters by source queue and reason. This reads each of them."""
+    """Count the visible dead letters by source queue and reason. This reads each of them.
+
+    Args:
+        queue: Default: every dead-letter queue of this data centre.
+
+    Example:
+        cassieq dead list orders.dead
+    """
     with connection.open() as client:
         found = [
             one
             for name in ([queue] if queue is not None else _dead_letter_queues(client))
             for one in _counts(client, name)
         ]
-    if as_json:
-        print_json(*found)
-    elif found:
-        print_rows(
-            ["QUEUE", "SOURCE QUEUE", "REASON", "MESSAGES", "FIRST DEATH", "LAST DEATH"],
-            [[_cell(value) for value in one.values()] for one in found],
-        )
+    print_all(found, as_json=as_json, show=_cell)
 
 
-@app.command()
-@connected
+@command(app)
 def show(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
     where: Where = None,
-    before: Before = None,
-    after: After = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="The most messages to show.")] = 20,
-    body: Annotated[
-        bool,
-        typer.Option("--body", help="Show whole bodies, not only their first lines."),
-    ] = False,
+    before: Time = None,
+    after: Time = None,
+    limit: Annotated[int, typer.Option(metavar="N")] = 20,
+    body: bool = False,
     as_json: Json = False,
 ) -> None:
     """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
 
     Of a body it shows the size in bytes, and the first line; --json always has all of it.
+
+    Args:
+        before: Only messages that died before this time: 2026-11-21T13:00, UTC, or 5m for five
+            minutes ago.
+        after: Only messages that died at this time or later: 2026-11-21T13:00, UTC, or 5m for five
+            minutes ago.
+        limit: The most messages to show.
+        body: Show whole bodies, not only their first lines.
+
+    Example:
+        cassieq dead show orders.dead --where reason=timeout --after 1h --body
     """
     is_wanted = _conditions(where, before, after)
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
-    if as_json:
-        print_json(*map(letter_as_object, found))
-    elif found:
-        print_rows(
-            [
-                *("MESSAGE ID", "SOURCE QUEUE", "REASON", "DELIVERIES"),
-                *("FIRST", "LAST", "TAG", "BYTES", "BODY"),
-            ],
-            [_row(message, is_whole=body) for message in found],
-        )
+    shown = [letter_as_object(one) if as_json else _row(one, is_whole=body) for one in found]
+    print_all(shown, as_json=as_json, show=str)
     if not found:
         raise typer.Exit(NOTHING)
 
 
-@app.command()
-@connected
+@command(app)
 def redrive(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
     where: Where = None,
-    before: Before = None,
-    after: After = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="QUEUE",
-            help="The queue to send them to. Default: each dead letter goes to the queue that it "
-            "came from.",
-            autocompletion=queue_names,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The most messages to redrive. The lowest ids come first."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
+    before: Time = None,
+    after: Time = None,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", autocompletion=queue_names)] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N")] = None,
+    dry_run: bool = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -172,25 +131,28 @@ def redrive(
 
     Each is sent once, even if a process dies. Messages that a consumer holds stay. Exit code 1 if
     something could not be done: standard error says what.
+
+    Args:
+        before: Only messages that died before this time: 2026-11-21T13:00, UTC, or 5m for five
+            minutes ago.
+        after: Only messages that died at this time or later: 2026-11-21T13:00, UTC, or 5m for five
+            minutes ago.
+        to: The queue to send them to. Default: each dead letter goes to the queue that it came
+            from.
+        limit: The most messages to redrive. The lowest ids come first.
+        dry_run: Only say what would be done.
+
+    Example:
+        cassieq dead redrive orders.dead --where tag=eu --dry-run
     """
     is_wanted = _conditions(where, before, after) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
-
-        def run(*, dry: bool, on_progress: OnProgress | None = None) -> Redriven:
-            return client.redrive(
-                queue,
-                where=is_wanted,
-                to=to,
-                at_most=at_most,
-                dry_run=dry,
-                on_progress=on_progress,
-            )
-
+        run = partial(client.redrive, queue, where=is_wanted, to=to, at_most=at_most)
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
         with working(f"Redriving messages of {queue}") as work:
-            done = run(dry=dry_run, on_progress=work.on_progress)
+            done = run(dry_run=dry_run, on_progress=work.on_progress)
     result = done.to_dict()
     if not as_json:
         result.pop("problems")
@@ -204,7 +166,7 @@ def redrive(
 def _question(queue: str, run: Callable[..., Redriven]) -> str:
     if not sys.stdin.isatty():
         return f"Redrive messages of queue {queue!r}?"
-    found = run(dry=True).by_target
+    found = run(dry_run=True).by_target
     each = ", ".join(f"{count} to {target!r}" for target, count in found.items()) or "none"
     return f"Redrive {sum(found.values())} messages of queue {queue!r} ({each})?"
 
@@ -262,16 +224,19 @@ def _conditions(
     return conditions(where, before, after, now=time_of(SystemClock().now_us()))
 
 
-def _row(message: Message, *, is_whole: bool) -> list[str]:
+def _row(message: Message, *, is_whole: bool) -> dict[str, str]:
     letter = headers_of(message.headers)
-    return [
-        message.message_id,
-        *(_cell(one) for one in (letter.source_queue, letter.reason, letter.deliveries)),
-        *(_cell(show_time(one)) for one in (letter.first_time, letter.last_time)),
-        _cell(message.tag),
-        str(len(message.body)),
-        show_body(message) if is_whole else first_line(message),
-    ]
+    return {
+        "message_id": message.message_id,
+        "source_queue": _cell(letter.source_queue),
+        "reason": _cell(letter.reason),
+        "deliveries": _cell(letter.deliveries),
+        "first": _cell(show_time(letter.first_time)),
+        "last": _cell(show_time(letter.last_time)),
+        "tag": _cell(message.tag),
+        "bytes": str(len(message.body)),
+        "body": show_body(message) if is_whole else first_line(message),
+    }
 
 
 def _cell(value: object) -> str:

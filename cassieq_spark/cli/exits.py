@@ -14,7 +14,7 @@ from cassieq_spark.cli.output import cannot_write, print_problem, silence
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from cassieq_spark.clock import Clock
@@ -63,6 +63,36 @@ def exit_codes() -> Iterator[None]:
         raise typer.Exit(ended_by(error)) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted_by(error)) from error
+
+
+def run_job(job: typer.Typer, arguments: Sequence[str] | None) -> int:
+    """Run a program that has one command, with the arguments of this process or others.
+
+    Returns:
+        Its exit code.
+    """
+    try:
+        job(args=arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+@contextmanager
+def extra(name: str, user: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+    """Say how to install what a command needs, if an import in the block fails.
+
+    Args:
+        name: The extra of this package that has it.
+        user: What needs it, as a subject with its verb.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise kind(
+            f"package {error.name!r} is not installed, and {user} it. Run: "
+            f"pip install 'cassieq_spark[{name}]'"
+        ) from error
 
 
 def interrupted_by(error: KeyboardInterrupt) -> int:

@@ -1,15 +1,23 @@
-"""Make flags from the options table, for the commands that take those options."""
+"""Make commands of functions: of their arguments, their docstrings, and the options table."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import functools
 import inspect
+import logging
+import os
 import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.models import OptionInfo, ParameterInfo
 
 from cassieq_spark.cli.settings import (
     FILE_NAME,
@@ -18,20 +26,151 @@ from cassieq_spark.cli.settings import (
     options_of,
     queue_setting,
 )
+from cassieq_spark.options import Option
+from cassieq_spark.options.option import named_in, parts_of
 from cassieq_spark.options.values import show_seconds
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from cassieq_spark.options import Option
+Command = Callable[..., Any]
 
 CONNECTION: Final = "Connection: --some-name, or the variable CASSIEQ_SOME_NAME"
 
-CONFIG_FLAG: Final = inspect.Parameter(
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Flags that make one argument of a command together: they stand in its annotation."""
+
+    shown: tuple[inspect.Parameter, ...]
+    build: Callable[[dict[str, Any]], object]
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Command]:
+    """Make a command of a function, and leave the function as it is.
+
+    Its arguments before ``*`` are arguments in a shell too, and the others are flags. Its docstring
+    is the help: the text, what each argument is (``Args:``, or the title of a panel of flags), and
+    a line that a user may type (``Example:``). An annotation says what a shell needs besides, such
+    as a metavar.
+    """
+
+    def add(function: Command) -> Command:
+        parts = parts_of(function)
+        text, example = parts.pop("").strip(), parts.pop("Example", "").strip()
+        meanings = {
+            name: _Meaning(meaning, None if panel == "Args" else panel)
+            for panel, part in parts.items()
+            for name, meaning in named_in(part).items()
+        }
+        signature = inspect.signature(function, eval_str=True)
+        built: dict[str, Flags] = {}
+        shown: list[inspect.Parameter] = []
+        for one in signature.parameters.values():
+            flags = [made for made in _notes_of(one) if isinstance(made, Flags)]
+            if flags:
+                built[one.name] = flags[0]
+            else:
+                shown.append(_explained(one, meanings.get(one.name, _Meaning())))
+        shown += [flag for made in reversed(built.values()) for flag in made.shown]
+
+        @functools.wraps(function)
+        def outer(**given: Any) -> Any:
+            for key, made in built.items():
+                own = {flag.name: given.pop(flag.name) for flag in made.shown}
+                given[key] = made.build(own)
+            return function(**given)
+
+        # typer asks a function for its signature, so flags without a def need this one.
+        outer.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]  # functions have it, mypy does not know
+        outer.__annotations__ = {one.name: one.annotation for one in shown}
+        app.command(name, help=text, epilog=example and f"Example: {example}")(outer)
+        return function
+
+    return add
+
+
+class _Meaning(NamedTuple):
+    """What a docstring says of an argument."""
+
+    text: str | None = None
+    panel: str | None = None
+
+
+def _notes_of(one: inspect.Parameter) -> tuple[object, ...]:
+    return getattr(one.annotation, "__metadata__", ())
+
+
+def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
+    """A parameter with all that typer wants to know."""
+    notes = [copy(note) for note in _notes_of(one) if isinstance(note, ParameterInfo)]
+    is_flag = one.kind is inspect.Parameter.KEYWORD_ONLY
+    info: Any = notes[0] if notes else typer.Option() if is_flag else typer.Argument()
+    info.help = info.help or meaning.text
+    info.rich_help_panel = info.rich_help_panel or meaning.panel
+    if not is_flag:
+        info.metavar = info.metavar or one.name.upper()
+    elif one.default is False and isinstance(info, OptionInfo) and info.default is ...:
+        info.param_decls = (_flag_name(one.name),)  # without --no-...
+    kind = getattr(one.annotation, "__origin__", one.annotation) if notes else one.annotation
+    return keyword(one.name, Annotated[kind, info], default=one.default)
+
+
+def keyword(name: str, annotation: Any, *, default: Any = None) -> inspect.Parameter:
+    """A parameter that typer makes a flag of."""
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _flag_name(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def flag_of(option: Option) -> str:
+    """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
+    return _flag_name(_parameter(option))
+
+
+def _parameter(option: Option) -> str:
+    return option.variable.partition("_")[2].lower()
+
+
+SHELL_NAMES: Final = {
+    option.name: option.variable if option.is_secret else flag_of(option)
+    for section in ("connection", "queue")
+    for option in options_of(section)
+}
+"""The flag of each option that commands take; secrets have a variable only."""
+
+Time = Annotated[str | None, typer.Option(metavar="TIME")]
+"""A length of time as `settings.seconds` reads it."""
+
+_QUOTED: Final = re.compile(r"`(\w+)`")
+
+
+def _flag(option: Option, panel: str) -> inspect.Parameter:
+    sample = option.example if option.default is None else option.default
+    is_time = option.unit == "seconds"
+    kind: Any = type(sample) if isinstance(sample, int | float) and not is_time else str
+    name = flag_of(option)
+    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
+    if option.default is not None:
+        shown = show_seconds(option.default) if is_time else str(option.default).lower()
+        text.append(f"Default: {shown}.")
+    info = typer.Option(
+        f"{name}/--no{name[1:]}" if kind is bool else name,
+        help=" ".join(text),
+        metavar="TIME" if is_time else None,
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return keyword(_parameter(option), Annotated[kind | None, info])
+
+
+# Secrets have no flag: everybody on a machine can read its processes' arguments.
+_CONNECTION_OPTIONS: Final = [one for one in options_of("connection") if not one.is_secret]
+
+_CONFIG: Final = keyword(
     "config_file",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
+    Annotated[
         Path | None,
         typer.Option(
             "--config",
@@ -44,133 +183,95 @@ CONFIG_FLAG: Final = inspect.Parameter(
 )
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the connection's flags to a command, which gets them as ``connection``.
-
-    Secrets have no flag: everybody on a machine can read its processes' arguments.
-    """
-
-    def build(given: dict[str, Any]) -> Connection:
-        return Connection(_connection_of(given), find_file(given[CONFIG_FLAG.name]))
-
-    added = [_flag(option, CONNECTION) for option in _connection_options()]
-    return with_parameters(command, "connection", [*added, CONFIG_FLAG], build)
+def connection_given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The options that flags gave, None for each that was not given."""
+    return {one.name: flags[_parameter(one)] for one in _CONNECTION_OPTIONS}
 
 
-def add_connection(job: argparse.ArgumentParser) -> None:
-    """Add the same flags to a job, which is run by ``spark-submit`` and not by ``cassieq``."""
-    group = job.add_argument_group(CONNECTION)
-    for option in _connection_options():
-        flag = flag_of(option)
-        is_switch = isinstance(option.default, bool)
-        kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if is_switch else {}
-        group.add_argument(flag, help=_help(option), **kind)
+_CONNECTION_FLAGS: Final = tuple(_flag(option, CONNECTION) for option in _CONNECTION_OPTIONS)
+
+Connected = Annotated[
+    Connection,
+    Flags(
+        (*_CONNECTION_FLAGS, _CONFIG),
+        lambda flags: Connection(connection_given(flags), find_file(flags[_CONFIG.name])),
+    ),
+]
+"""How a command reaches Cassandra."""
+
+ConnectionGiven = Annotated[dict[str, Any], Flags(_CONNECTION_FLAGS, connection_given)]
+"""What a job's flags say of the connection; jobs read no file."""
 
 
-def connection_of(job: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that a job's flags gave, None where a flag was not given."""
-    return _connection_of(vars(job))
-
-
-def with_queue_settings(*, without: Iterable[str] = ()) -> Callable[[Any], Callable[..., None]]:
-    """Add a queue's settings to a command, which gets those that were given as ``settings``."""
+def settings_flags(*, without: Iterable[str] = ()) -> Flags:
+    """A queue's settings; a command gets those that were given."""
     options = [option for option in options_of("queue") if option.name not in without]
 
-    def build(given: dict[str, Any]) -> dict[str, Any]:
+    def build(flags: dict[str, Any]) -> dict[str, Any]:
         return {
             option.name: queue_setting(option, value, flag_of(option))
             for option in options
-            if (value := given[_parameter(option)]) is not None
+            if (value := flags[_parameter(option)]) is not None
         }
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        return with_parameters(
-            command, "settings", [_flag(option, "Settings") for option in options], build
-        )
-
-    return add
+    return Flags(tuple(_flag(option, "Settings") for option in options), build)
 
 
-def flag_of(option: Option) -> str:
-    """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
-    return "--" + option.variable.partition("_")[2].lower().replace("_", "-")
+CONNECT_S: Final = 1.0
+"""How long a node may take to answer: a prompt that stands still is worse than no names."""
+
+PATIENCE_S: Final = 2.0
+"""How long the shell waits for all of it."""
 
 
-def _shell_name(option: Option) -> str:
-    return option.variable if option.is_secret else flag_of(option)
+def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names that begin so, of the cluster that the flags, the variables or the file name.
+
+    Whatever goes wrong, there are no names, and nothing is printed: somebody is typing.
+    """
+    with contextlib.suppress(Exception), _silence(), _at_most(PATIENCE_S):
+        connection = _connection(ctx.params)
+        if connection.value("username") and connection.value("password") is None:
+            return []  # it would have to be asked for
+        with connection.open() as client:
+            return [one.name for one in client.queues() if one.name.startswith(incomplete)]
+    return []
 
 
-SHELL_NAMES: Final = {
-    option.name: _shell_name(option)
-    for section in ("connection", "queue")
-    for option in options_of(section)
-}
-"""The flag of each option that commands take; secrets have a variable only."""
-
-_QUOTED: Final = re.compile(r"`(\w+)`")
+def _connection(given: dict[str, Any]) -> Connection:
+    by_name = {name.replace("_", ""): value for name, value in given.items()}
+    flags = {one.name: by_name.get(one.name.lower()) for one in options_of("connection")}
+    return Connection({**flags, "connectTimeout": CONNECT_S}, find_file(given.get("config_file")))
 
 
-def _connection_options() -> list[Option]:
-    return [option for option in options_of("connection") if not option.is_secret]
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """The driver logs what it could not reach."""
+    logging.disable()
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+    ):
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
-def _connection_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {option.name: given[_parameter(option)] for option in _connection_options()}
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block after so long, if this is a process of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
+    def stop(*_: object) -> None:
+        raise TimeoutError
 
-def _parameter(option: Option) -> str:
-    return flag_of(option)[2:].replace("-", "_")
-
-
-def _flag(option: Option, panel: str) -> inspect.Parameter:
-    sample = option.example if option.default is None else option.default
-    is_time = option.unit == "seconds"
-    kind: Any = type(sample) if isinstance(sample, int | float) and not is_time else str
-    name = flag_of(option)
-    info = typer.Option(
-        f"{name}/--no{name[1:]}" if kind is bool else name,
-        help=_help(option),
-        metavar="TIME" if is_time else None,
-        rich_help_panel=panel,
-        show_default=False,
-    )
-    return inspect.Parameter(
-        _parameter(option),
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, info],
-    )
-
-
-def _help(option: Option) -> str:
-    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
-    if option.default is not None:
-        is_time = option.unit == "seconds"
-        shown = show_seconds(option.default) if is_time else str(option.default).lower()
-        text.append(f"Default: {shown}.")
-    return " ".join(text)
-
-
-def with_parameters(
-    command: Callable[..., None],
-    name: str,
-    added: list[inspect.Parameter],
-    build: Callable[[dict[str, Any]], object],
-) -> Callable[..., None]:
-    """A command that has the added parameters instead of one, which is built from them."""
-
-    @functools.wraps(command)
-    def outer(**given: Any) -> None:
-        own = {one.name: given.pop(one.name) for one in added}
-        command(**given, **{name: build(own)})
-
-    # typer asks a function for its signature, so flags without a def need this one.
-    signature = inspect.signature(command, eval_str=True)
-    kept = [
-        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in signature.parameters.values()
-        if one.name != name
-    ]
-    outer.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]  # functions have it, mypy does not know
-    outer.__annotations__ = {one.name: one.annotation for one in [*kept, *added]}
-    return outer
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

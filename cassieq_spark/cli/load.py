@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cassieq_spark.cli.exits import NOTHING, Interrupt
-from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
 from cassieq_spark.cli.output import Json, print_result
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
@@ -50,6 +50,7 @@ Rate = Annotated[
         help="Messages per second. Default: as fast as possible.",
     ),
 ]
+Batch = Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")]
 Count = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="End after this many messages. Default: at Ctrl-C."),
@@ -113,32 +114,27 @@ class Load:
         return found
 
 
-@connected
 def produce(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
     rate: Rate = None,
     count: Count = None,
-    size: Annotated[
-        int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES", help="The size of a body.")
-    ] = 100,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_MESSAGES,
-            metavar="N",
-            help=f"The number of messages in one call. Default: {LARGEST_BATCH:,}, or a "
-            f"{PER_SECOND}th of --rate.",
-        ),
-    ] = None,
+    size: Annotated[int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES")] = 100,
+    batch: Batch = None,
     as_json: Json = False,
 ) -> None:
     """Put random messages and print how fast it went.
 
     With --rate, the time of a call counts from when the call was due: a slow call delays the next
     one, and a steady producer would see that delay too.
+
+    Args:
+        size: The size of a body.
+        batch: The number of messages in one call. Default: 1,000, or a 20th of --rate.
+
+    Example:
+        cassieq produce orders --rate 100 --count 1000
     """
     at_once = batch or _batch_for(rate, LARGEST_BATCH)
     rng = generator()
@@ -158,38 +154,16 @@ def produce(
     interrupt.end(is_done=count is None or load.messages >= count)
 
 
-@connected
 def consume(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
     rate: Rate = None,
     count: Count = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_MESSAGES,
-            metavar="N",
-            help=f"The most messages in one get. Default: {CONSUMED_AT_ONCE}, or a "
-            f"{PER_SECOND}th of --rate.",
-        ),
-    ] = None,
-    ack: Annotated[
-        bool,
-        typer.Option(
-            "--ack/--no-ack", help="With --no-ack, all messages are given back at the end."
-        ),
-    ] = True,
-    visibility_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="How long the messages stay hidden. Default: the queue's timeout."
-        ),
-    ] = None,
-    idle_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End when no message came for this long.")
-    ] = None,
+    batch: Batch = None,
+    ack: bool = True,
+    visibility_timeout: Time = None,
+    idle_timeout: Time = None,
     priority_at_least: PriorityAtLeast = 0,
     as_json: Json = False,
 ) -> None:
@@ -197,6 +171,15 @@ def consume(
 
     Messages that are not acked are given back at the end. Exit code 3 if --idle-timeout ended it
     before --count.
+
+    Args:
+        batch: The most messages in one get. Default: 100, or a 20th of --rate.
+        ack: With --no-ack, all messages are given back at the end.
+        visibility_timeout: How long the messages stay hidden. Default: the queue's timeout.
+        idle_timeout: End when no message came for this long.
+
+    Example:
+        cassieq consume orders --rate 100 --idle-timeout 10s
     """
     at_once = batch or _batch_for(rate, CONSUMED_AT_ONCE)
     timeout_s = seconds("--visibility-timeout", visibility_timeout)

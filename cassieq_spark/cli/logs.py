@@ -1,32 +1,74 @@
-"""Options of commands that run for long: level and form of what they log, each line with a time."""
+"""How commands log: events on a terminal, and lines with their time if they run for long."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import logging
-import os
+import threading
 import time
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.flags import with_parameters
-from cassieq_spark.cli.in_shell import in_shell
-from cassieq_spark.cli.outage import TerminalHandler
-from cassieq_spark.cli.output import print_note
-from cassieq_spark.clock import SystemClock
+from cassieq_spark.cli.flags import Flags, keyword
+from cassieq_spark.cli.output import in_shell, print_note
+from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.store.retries import OUTAGE
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+OVER_AFTER_S: Final = 30.0
+"""An outage is over when nothing was sent again for so long; the next one has a line again."""
+
+
+class TerminalHandler(logging.Handler):
+    """Prints events on standard error; the first of an outage as a sentence, the rest not.
+
+    Several threads send statements, each again and again, and all say the same. A program that
+    embeds the library has its own handlers: they get one a second, with the number of others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._last_s: float | None = None
+        self.is_timed = False
+        """Whether the line of an outage is for a log, and not for a person who waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        if getattr(record, "event", None) != OUTAGE:
+            print_note(self.format(record))
+        elif self._is_new():
+            self._print_first(record)
+
+    def _print_first(self, record: logging.LogRecord) -> None:
+        text = sentence(vars(record)["fields"])
+        if self.is_timed:
+            told = logging.makeLogRecord(vars(record) | {"msg": text, "args": ()})
+            text = self.format(told)
+        print_note(text)
+
+    def _is_new(self) -> bool:
+        with self._guard:
+            now_s, last_s = self._clock.monotonic(), self._last_s
+            self._last_s = now_s
+        return last_s is None or now_s - last_s > OVER_AFTER_S
+
+
+def sentence(fields: dict[str, Any]) -> str:
+    """The line for a person: cause, attempt, next try, and when it ends."""
+    return (
+        f"Cassandra does not answer: {fields['cause']}. Attempt {fields['attempt']} failed; next "
+        f"try in {fields['next_try_s']:.1f} s, and so on for up to {fields['gives_up_in_s']:.0f} s"
+    )
+
 
 OURS: Final = "cassieq_spark"
 ACCESS: Final = "cassieq_spark.access"
-PANEL: Final = "Logs"
 
 
 class Level(StrEnum):
@@ -111,59 +153,21 @@ class Logs:
         return JsonLines() if self.form is Form.JSON else Timed()
 
 
-def _flag(name: str, kind: type[StrEnum], default: StrEnum, text: str) -> inspect.Parameter:
+def _flag(name: str, default: StrEnum, text: str) -> inspect.Parameter:
     info = typer.Option(
-        f"--{name.replace('_', '-')}",
-        envvar=f"CASSIEQ_{name.upper()}",
-        case_sensitive=False,
-        help=text,
-        rich_help_panel=PANEL,
+        envvar=f"CASSIEQ_{name.upper()}", case_sensitive=False, help=text, rich_help_panel="Logs"
     )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-    )
+    return keyword(name, Annotated[type(default), info], default=default)
 
 
-def logging_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command, which gets them as ``logs``."""
-    added = [
-        _flag("log_level", Level, Level.WARNING, "The least that is logged."),
-        _flag("log_format", Form, Form.TEXT, "Lines for people, or one JSON object each."),
-    ]
-
-    def build(given: dict[str, Any]) -> Logs:
-        return Logs(level=given["log_level"], form=given["log_format"])
-
-    return with_parameters(command, "logs", added, build)
-
-
-def add_logging(job: argparse.ArgumentParser) -> None:
-    """Add the same flags to a job."""
-    group = job.add_argument_group("Logs: also by the variables CASSIEQ_LOG_LEVEL and ..._FORMAT")
-    for name, kind, default in (
-        ("log_level", Level, Level.WARNING),
-        ("log_format", Form, Form.TEXT),
-    ):
-        group.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=_one_of(kind),
-            metavar="|".join(kind),
-            default=os.environ.get(f"CASSIEQ_{name.upper()}", default.value),
-        )
-
-
-def logs_of(job: argparse.Namespace) -> Logs:
-    """How a job shall log."""
-    return Logs(level=job.log_level, form=job.log_format)
-
-
-def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    """Parse one of an enum's values: argparse checks choices of flags, but not of defaults."""
-
-    def parse(text: str) -> StrEnum:
-        try:
-            return kind(text.lower())
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}") from None
-
-    return parse
+Logged = Annotated[
+    Logs,
+    Flags(
+        (
+            _flag("log_level", Level.WARNING, "The least that is logged."),
+            _flag("log_format", Form.TEXT, "Lines for people, or one JSON object each."),
+        ),
+        lambda flags: Logs(level=flags["log_level"], form=flags["log_format"]),
+    ),
+]
+"""How a command logs, by two flags."""

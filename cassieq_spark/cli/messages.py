@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from cassieq_spark.cli import files
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
-from cassieq_spark.cli.flags import connected
+from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
+    BodyInvalid,
     CassieqError,
     OptionInvalid,
     PutAmbiguous,
     ReceiptInvalid,
     UsageError,
 )
+from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import arguments, values
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
@@ -45,6 +47,10 @@ LOOK_S = 1.0
 receipts.
 """
 
+READ_BYTES: Final = 256 * 1024
+
+STDIN: Final = "-"
+
 PriorityAtLeast = Annotated[
     int,
     typer.Option(metavar="N", help="Only messages of this priority and higher ones."),
@@ -52,77 +58,46 @@ PriorityAtLeast = Annotated[
 Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages to return.")]
 
 
-@connected
 def put(
     queue: QueueName,
-    connection: Connection,
-    bodies: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="BODY",
-            help="Each BODY is one message. '-' reads standard input: each line is one message.",
-        ),
-    ] = None,
+    connection: Connected,
+    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY")] = None,
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option(help="Put the whole file as one message. '-' reads standard input."),
-    ] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="The messages' priority; a higher one goes out first.")
-    ] = 0,
-    key: Annotated[
-        str | None, typer.Option(help="Messages of one key stay in one lane, in their order.")
-    ] = None,
-    tag: Annotated[str | None, typer.Option(help="A tag to route messages by.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header of the messages; repeatable."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(help="Whose messages they are, such as a customer. Changes no order."),
-    ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="How long the messages stay hidden at first: 5s, 2h, 7d."
-        ),
-    ] = None,
-    due_at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHEN",
-            help="The time before which nobody gets the messages: 2030-01-01T09:00Z.",
-        ),
-    ] = None,
-    ttl: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long the messages live from when they are due: 1s to 400d. Then they expire.",
-        ),
-    ] = None,
-    message_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="UUID",
-            help="The message id, if there is one message. Default: made of queue and id.",
-        ),
-    ] = None,
-    dedup_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="The message's deduplication key, if there is one message: within the queue's "
-            "window, a further put of the key stores nothing.",
-        ),
-    ] = None,
+    file: Path | None = None,
+    priority: Annotated[int, typer.Option(metavar="N")] = 0,
+    key: str | None = None,
+    tag: str | None = None,
+    header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
+    group: str | None = None,
+    delay: Time = None,
+    due_at: Annotated[str | None, typer.Option(metavar="WHEN")] = None,
+    ttl: Time = None,
+    message_id: Annotated[str | None, typer.Option(metavar="UUID")] = None,
+    dedup_key: Annotated[str | None, typer.Option(metavar="KEY")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put messages and print their message ids. A message whose id is printed is stored."""
-    batches = _bodies(bodies or [], file)
-    is_one = bodies != [files.STDIN] and len(bodies or []) <= 1
+    """Put messages and print their message ids. A message whose id is printed is stored.
+
+    Args:
+        bodies: Each BODY is one message. '-' reads standard input: each line is one message.
+        file: Put the whole file as one message. '-' reads standard input.
+        priority: The messages' priority; a higher one goes out first.
+        key: Messages of one key stay in one lane, in their order.
+        tag: A tag to route messages by.
+        header: A header of the messages; repeatable.
+        group: Whose messages they are, such as a customer. Changes no order.
+        delay: How long the messages stay hidden at first: 5s, 2h, 7d.
+        due_at: The time before which nobody gets the messages: 2030-01-01T09:00Z.
+        ttl: How long the messages live from when they are due: 1s to 400d. Then they expire.
+        message_id: The message id, if there is one message. Default: made of queue and id.
+        dedup_key: The message's deduplication key, if there is one message: within the queue's
+            window, a further put of the key stores nothing.
+
+    Example:
+        cassieq put orders 'one message' --delay 5m
+    """
+    found = _bodies(bodies or [], file)
+    is_one = bodies != [STDIN] and len(bodies or []) <= 1
     for flag, value in (("--message-id", message_id), ("--dedup-key", dedup_key)):
         if value is not None and not is_one:
             raise UsageError(f"{flag} names one message. Give one body, or --file")
@@ -140,7 +115,7 @@ def put(
     }
     with connection.open() as client:
         opened = client.queue(queue)
-        for batch in batches:
+        for batch in found:
             try:
                 _print_put(opened.put_many(batch, **more), as_json=as_json)
             except PutAmbiguous as error:
@@ -150,15 +125,17 @@ def put(
                 raise
 
 
-@connected
 def cancel(
-    queue: QueueName,
-    connection: Connection,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="As put printed it.")],
-    *,
-    as_json: Json = False,
+    queue: QueueName, connection: Connected, message_id: str, *, as_json: Json = False
 ) -> None:
-    """Take a message back that nobody was given yet. The exit code is 1 if it is too late."""
+    """Take a message back that nobody was given yet. The exit code is 1 if it is too late.
+
+    Args:
+        message_id: As put printed it.
+
+    Example:
+        cassieq cancel orders cdea1fa4-d829-8d47-b449-000000000000
+    """
     with connection.open() as client:
         is_cancelled = client.queue(queue).cancel(message_id)
     if as_json:
@@ -169,33 +146,30 @@ def cancel(
         raise typer.Exit(FAILED)
 
 
-@connected
 def get(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
     at_most: Max = 1,
-    wait: Annotated[
-        str, typer.Option(metavar="TIME", help="How long to wait for the first message.")
-    ] = "0",
-    visibility_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long the messages stay hidden from others. Default: the queue's timeout.",
-        ),
-    ] = None,
-    consumer: Annotated[
-        str | None,
-        typer.Option(help="The consumer's name, which stats show. Default: host and process."),
-    ] = None,
+    wait: Annotated[str, typer.Option(metavar="TIME")] = "0",
+    visibility_timeout: Time = None,
+    consumer: str | None = None,
     priority_at_least: PriorityAtLeast = 0,
-    ack: Annotated[
-        bool, typer.Option("--ack", help="Ack the messages once they are printed.")
-    ] = False,
+    ack: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none."""
+    """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none.
+
+    Args:
+        wait: How long to wait for the first message.
+        visibility_timeout: How long the messages stay hidden from others. Default: the queue's
+            timeout.
+        consumer: The consumer's name, which stats show. Default: host and process.
+        ack: Ack the messages once they are printed.
+
+    Example:
+        cassieq get orders --max 10 --wait 5s --ack
+    """
     wait_s = seconds("--wait", wait) or 0
     timeout_s = seconds("--visibility-timeout", visibility_timeout)
     with connection.open() as client, Interrupt() as interrupt:
@@ -226,11 +200,14 @@ def get(
         raise typer.Exit(NOTHING)
 
 
-@connected
 def peek(
-    queue: QueueName, connection: Connection, *, at_most: Max = 10, as_json: Json = False
+    queue: QueueName, connection: Connected, *, at_most: Max = 10, as_json: Json = False
 ) -> None:
-    """Show visible messages without leasing them. Exit code 3 if there is none."""
+    """Show visible messages without leasing them. Exit code 3 if there is none.
+
+    Example:
+        cassieq peek orders --max 10
+    """
     with connection.open() as client:
         found = client.queue(queue).peek(at_most)
     _print_messages(found, as_json=as_json)
@@ -238,22 +215,21 @@ def peek(
         raise typer.Exit(NOTHING)
 
 
-@connected
 def ack(
     queue: QueueName,
-    connection: Connection,
-    receipts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECEIPT",
-            help="A receipt to ack. '-' reads standard input: receipts, or lines that `get` "
-            "printed.",
-        ),
-    ],
+    connection: Connected,
+    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT")],
     *,
     as_json: Json = False,
 ) -> None:
-    """Ack messages: they are done. Exit code 1 if a verdict is stale, invalid or unknown."""
+    """Ack messages: they are done. Exit code 1 if a verdict is stale, invalid or unknown.
+
+    Args:
+        receipts: A receipt to ack. '-' reads standard input: receipts, or lines that `get` printed.
+
+    Example:
+        cassieq ack orders RECEIPT
+    """
     counts: Counter[Verdict] = Counter()
     with connection.open() as client:
         opened = client.queue(queue)
@@ -331,10 +307,10 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
             "give the messages in one way: bodies, '-' for the lines of standard input, or --file"
         )
     if file is not None:
-        return iter([[files.whole(file)]])
-    if bodies == [files.STDIN]:
-        return files.batches()
-    if files.STDIN in bodies:
+        return iter([[whole(file)]])
+    if bodies == [STDIN]:
+        return batches()
+    if STDIN in bodies:
         raise UsageError(
             "'-' is standard input and must stand alone. Put the other bodies with another command"
         )
@@ -354,11 +330,9 @@ def _header(given: str) -> tuple[str, str]:
 
 
 def _receipts(given: list[str]) -> Iterator[list[str]]:
-    if given != [files.STDIN]:
+    if given != [STDIN]:
         return iter([given])
-    return (
-        found for batch in files.batches() if (found := [_receipt(one) for one in batch if one])
-    )
+    return (found for batch in batches() if (found := [_receipt(one) for one in batch if one]))
 
 
 def _receipt(line: bytes) -> str:
@@ -373,3 +347,54 @@ def _receipt(line: bytes) -> str:
             "a line of standard input is JSON without a 'receipt'. Pass lines that `get --json` "
             "printed, or receipts alone"
         ) from error
+
+
+def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
+    r"""Lines without their ``\n``, as many together as one read brings.
+
+    So ``cat file`` goes in large batches, and ``tail -f`` line by line, without a timer.
+
+    Raises:
+        BodyInvalid: A line is longer than a body may be; it is not kept in memory to its end.
+    """
+    stream: BinaryIO = sys.stdin.buffer if source is None else source
+    rest = b""
+    number = 0
+    while read := _read_some(stream):
+        *lines, rest = (rest + read).split(b"\n") if b"\n" in read else (rest + read,)
+        if len(rest) > MAX_BODY_BYTES:
+            raise BodyInvalid(
+                f"line {number + len(lines) + 1} of standard input has more than "
+                f"{MAX_BODY_BYTES:,} bytes, which is the limit of a body; the {number:,} lines "
+                "before it are put. If the whole input is one message, use --file -"
+            )
+        if lines:
+            yield lines
+        number += len(lines)
+    if rest:
+        yield [rest]
+
+
+def whole(path: Path) -> bytes:
+    """Read a file as one body; ``-`` is standard input.
+
+    Raises:
+        OptionInvalid: It cannot be read.
+    """
+    # One byte more than allowed is enough for the error that says so.
+    try:
+        if str(path) == STDIN:
+            return sys.stdin.buffer.read(MAX_BODY_BYTES + 1)
+        with path.open("rb") as file:
+            return file.read(MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise OptionInvalid(
+            f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
+        ) from error
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    """Read what is there, at least one byte; none at the end."""
+    read_now = getattr(stream, "read1", stream.read)
+    found: bytes = read_now(READ_BYTES)
+    return found

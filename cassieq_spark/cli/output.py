@@ -1,22 +1,103 @@
-"""Print what commands say: results on standard output, all else on standard error."""
+"""Print what commands say: results on standard output, all else on standard error.
+
+Errors of the library speak Python: they name calls (``client.create_queue('orders')``), options
+(``option 'keyspace' of connect()``) and arguments (``delay is 'x'``). Whoever works in a shell
+types none of these, so errors are printed in the words of a shell.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final, TextIO
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.filesize import decimal
+from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Shown
+from rich.table import Column, Table
 from rich.text import Text
 
-from cassieq_spark.cli.in_shell import in_shell
+from cassieq_spark.cli.flags import SHELL_NAMES
 from cassieq_spark.errors import OutputFailed
+from cassieq_spark.repair.progress import Progress
+
+_CALLS: Final = (
+    (r"Open it with client\.queue\('([\w./-]+)'\)", r"Show it with: cassieq queue show \1"),
+    (r"open it again with client\.queue\(\), or restart the query", "run the command again"),
+    (
+        r"client\.alter_queue\('([\w./-]+)', dead_letter_queue=\.\.\.\)",
+        r"cassieq queue alter \1 --dead-letter-queue QUEUE",
+    ),
+    (r"client\.alter_queue\('([\w./-]+)'\)", r"cassieq queue alter \1"),
+    (
+        r"client\.alter_queue\(name, dedup_window=3600\)",
+        "cassieq queue alter QUEUE --dedup-window 1h",
+    ),
+    (r"client\.create_queue\('([\w./-]+)'\)", r"cassieq queue create \1"),
+    (
+        r"client\.bootstrap\(replication=\.\.\.\)",
+        "cassieq bootstrap --replication DATACENTER=N",
+    ),
+    (r"client\.bootstrap\(\)", "cassieq bootstrap"),
+    (r"client\.queues\(\)", "cassieq queue list"),
+    (r"create a queue with priorities=<their number>", "create a queue with --priorities N"),
+    (r"with force=True", "with --force"),
+    (r"without if_(empty|unused)", r"without --if-\1"),
+    (r"another dead_letter_queue, or", "another --dead-letter-queue, or"),
+    (r"client\.verify\(\)", "cassieq repair --verify"),
+    (r"Choose another dead_letter_queue", "Choose another --dead-letter-queue"),
+    (r"name a queue with 'to'", "name a queue with --to"),
+    (
+        r"Set options 'username' and 'password'",
+        "Set --username, and the password by the variable CASSIEQ_PASSWORD",
+    ),
+    (r"set 'sslVerifyHostname' to false", "give --no-ssl-verify-hostname"),
+    (r"seconds or timedelta", "seconds, or text such as '30s' or '5m'"),
+    (r"seconds, timedelta, or text", "seconds, or text"),
+)
+
+_ARGUMENTS: Final = {
+    "consumer": "--consumer",
+    "dedup_key": "--dedup-key",
+    "delay": "--delay",
+    "max_messages": "--max",
+    "group": "--group",
+    "key": "--key",
+    "message_id": "--message-id",
+    "priority": "--priority",
+    "priority_at_least": "--priority-at-least",
+    "tag": "--tag",
+    "to": "--to",
+    "ttl": "--ttl",
+    "visibility_timeout": "--visibility-timeout",
+    "wait": "--wait",
+}
+"""Arguments that commands pass on as they were given. An error about one begins with its name."""
+
+_FIRST: Final = re.compile(rf"^(\[cassieq:\w+\] )({'|'.join(_ARGUMENTS)}) is ")
+_OPTION: Final = re.compile(
+    r"option '(\w+)'(?: of (?:connect|create_queue)\(\))?"
+    r"|(?<=but )'(\w+)'(?= is not set)"
+    r"|'(ssl\w+)'"
+)
+
+
+def in_shell(text: str) -> str:
+    """Replace calls, options and arguments of Python by the commands and flags that do the same."""
+    for python, shell in _CALLS:
+        text = re.sub(python, shell, text)
+    text = _FIRST.sub(lambda found: f"{found[1]}{_ARGUMENTS[found[2]]} is ", text)
+    return _OPTION.sub(
+        lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
+    )
+
 
 WIDEST: Final = 1_000_000
 """The columns of a line that goes to a program: it is never folded."""
@@ -37,6 +118,24 @@ def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
 def print_json(*results: Mapping[str, Any]) -> None:
     """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
+
+
+def print_all(
+    results: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    show: Callable[[Any], object] = lambda value: "" if value is None else value,
+) -> None:
+    """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+
+    Args:
+        show: Makes a cell of a value.
+    """
+    if as_json:
+        print_json(*results)
+    elif results:
+        titles = [name.upper().replace("_", " ") for name in results[0]]
+        print_rows(titles, [list(map(show, one.values())) for one in results])
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -158,3 +257,59 @@ def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
+
+
+class Work:
+    """What is shown of one piece of work; its methods are the callbacks of the library."""
+
+    def __init__(self, shown: Shown, task: TaskID, what: str) -> None:
+        self._shown = shown
+        self._task = task
+        self._what = show_text(what)
+        self._at = ""
+
+    def begin(self, step: str) -> None:
+        """Show the next step; it is not known how long it takes."""
+        # A new task: rich has no way to make a total unknown again.
+        self._shown.remove_task(self._task)
+        self._task = self._shown.add_task(show_text(step), total=None, at="")
+
+    def on_progress(self, now: Progress) -> None:
+        """Show how far a pass over queues is."""
+        what = self._what
+        if now.queue:
+            self._at = f"{now.buckets_done:,} of {now.buckets:,} buckets"
+        if now.queue and now.queues > 1:
+            of_many = f"{now.queues_done + 1:,} of {now.queues:,} queues"
+            what = show_text(f"{what}: {now.queue} ({of_many})")
+        self._shown.update(
+            self._task, description=what, completed=now.share, total=1.0, at=self._at
+        )
+
+    def on_bytes(self, done: int, total: int) -> None:
+        """Show how much of a download is there."""
+        at = f"{decimal(done)} of {decimal(total)}"
+        self._shown.update(self._task, completed=done, total=total, at=at)
+
+
+@contextmanager
+def working(what: str) -> Iterator[Work]:
+    """Show ``what`` with the time that has passed, on a terminal only; then nothing is left of it.
+
+    Until the block tells how far it is, the bar only shows that work goes on. Ask no questions
+    within the block.
+    """
+    shown = Shown(
+        SpinnerColumn(),
+        # Only this may be cut: a name is long, and how far it is must be seen.
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[at]}", markup=False),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        expand=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with shown:
+        yield Work(shown, shown.add_task(show_text(what), total=None, at=""), what)

@@ -1,28 +1,41 @@
-"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; also ``bootstrap``."""
+"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; ``bootstrap``, ``watch``."""
 
 from __future__ import annotations
 
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from cassieq_spark.cli.complete import queue_names
-from cassieq_spark.cli.exits import FAILED, Commands
-from cassieq_spark.cli.flags import connected, flag_of, with_queue_settings
+from cassieq_spark.cli.exits import FAILED, Commands, Interrupt
+from cassieq_spark.cli.flags import Connected, command, flag_of, queue_names, settings_flags
 from cassieq_spark.cli.output import (
     Json,
+    print_all,
+    print_error,
     print_json,
     print_note,
     print_result,
     print_rows,
     show_text,
 )
-from cassieq_spark.cli.settings import Connection, options_of
-from cassieq_spark.errors import OptionInvalid, QueueNotFound, UsageError
+from cassieq_spark.cli.settings import options_of, seconds
+from cassieq_spark.client import Client
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import (
+    CassieqError,
+    OptionInvalid,
+    QueueDeleted,
+    QueueNotFound,
+    UsageError,
+)
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
@@ -42,35 +55,33 @@ QueueName = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 
 
-@connected
 def bootstrap(
-    connection: Connection,
+    connection: Connected,
     *,
-    replication: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DATACENTER=N",
-            help="The number of copies in a data centre; repeatable. Default: one copy in this "
-            "data centre, which is only fit for trying out. A keyspace that exists keeps its "
-            "replication, and asking for another one is an error.",
-        ),
-    ] = None,
+    replication: Annotated[list[str] | None, typer.Option(metavar="DATACENTER=N")] = None,
     as_json: Json = False,
 ) -> None:
-    """Create the keyspace and its tables if they are missing."""
+    """Create the keyspace and its tables if they are missing.
+
+    Args:
+        replication: The number of copies in a data centre; repeatable. Default: one copy in this
+            data centre, which is only fit for trying out. A keyspace that exists keeps its
+            replication, and asking for another one is an error.
+
+    Example:
+        cassieq bootstrap --replication datacenter1=3
+    """
     copies = _copies_by_datacenter(replication or [])
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
         print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
 
 
-@app.command()
-@connected
-@with_queue_settings()
+@command(app)
 def create(
     queue: QueueName,
-    connection: Connection,
-    settings: dict[str, Any],
+    connection: Connected,
+    settings: Annotated[dict[str, Any], settings_flags()],
     *,
     as_json: Json = False,
 ) -> None:
@@ -78,6 +89,9 @@ def create(
 
     Settings without a flag come from section `queue` of the configuration file. All others have
     their defaults in a new queue, and stay as they are in one that exists.
+
+    Example:
+        cassieq queue create orders --visibility-timeout 5m --max-deliveries 5
     """
     from_file = connection.file.sections.get("queue", {})
     with connection.open() as client:
@@ -87,10 +101,13 @@ def create(
         print_note(f"Queue {queue!r} was there already, with the settings shown")
 
 
-@app.command("list")
-@connected
-def list_queues(connection: Connection, *, as_json: Json = False) -> None:
-    """List all queues of the keyspace by name."""
+@command(app, "list")
+def list_queues(connection: Connected, *, as_json: Json = False) -> None:
+    """List all queues of the keyspace by name.
+
+    Example:
+        cassieq queue list --json
+    """
     with connection.open() as client:
         found = client.queues()
     if as_json:
@@ -102,31 +119,36 @@ def list_queues(connection: Connection, *, as_json: Json = False) -> None:
         print_rows(["QUEUE", "CREATED", "DATACENTER"], rows)
 
 
-@app.command()
-@connected
-def show(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
-    """Show the settings of a queue, and what is in it."""
+@command(app)
+def show(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+    """Show the settings of a queue, and what is in it.
+
+    Example:
+        cassieq queue show orders
+    """
     with connection.open() as client:
         found = client.queue(queue)
         result = {**_settings(found), "stats": stats_of(found.stats())}
     print_result(result, as_json=as_json)
 
 
-@app.command()
-@connected
-@with_queue_settings(without=FIXED)
+@command(app)
 def alter(
     queue: QueueName,
-    connection: Connection,
-    settings: dict[str, Any],
+    connection: Connected,
+    settings: Annotated[dict[str, Any], settings_flags(without=FIXED)],
     *,
-    reset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SETTING", help="Reset a setting to its default; repeatable."),
-    ] = None,
+    reset: Annotated[list[str] | None, typer.Option(metavar="SETTING")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a queue. Programs that have it open see them within ten seconds."""
+    """Change settings of a queue. Programs that have it open see them within ten seconds.
+
+    Args:
+        reset: Reset a setting to its default; repeatable.
+
+    Example:
+        cassieq queue alter orders --max-deliveries 10
+    """
     changes = {**settings, **dict.fromkeys(map(_setting, reset or []))}
     if both := sorted(settings.keys() & set(map(_setting, reset or []))):
         raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
@@ -138,34 +160,33 @@ def alter(
         print_result(_settings(client.alter_queue(queue, **changes)), as_json=as_json)
 
 
-@app.command()
-@connected
-def scheduled(queue: QueueName, connection: Connection, *, as_json: Json = False) -> None:
-    """Count the messages that are scheduled, by the hour in which they fall due."""
+@command(app)
+def scheduled(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+    """Count the messages that are scheduled, by the hour in which they fall due.
+
+    Example:
+        cassieq queue scheduled orders
+    """
     with connection.open() as client:
         found = client.queue(queue).scheduled()
-    if as_json:
-        print_json(
-            *(
-                {
-                    "from": show_time(one.due_from),
-                    "priority": one.priority,
-                    "messages": one.messages,
-                }
-                for one in found
-            )
-        )
-    elif found:
-        rows = [[show_time(one.due_from), str(one.priority), str(one.messages)] for one in found]
-        print_rows(["FROM", "PRIORITY", "MESSAGES"], rows)
+    print_all(
+        [
+            {"from": show_time(one.due_from), "priority": one.priority, "messages": one.messages}
+            for one in found
+        ],
+        as_json=as_json,
+    )
 
 
-@app.command()
-@connected
+@command(app)
 def purge(
-    queue: QueueName, connection: Connection, *, yes: Yes = False, as_json: Json = False
+    queue: QueueName, connection: Connected, *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Drop all messages of a queue: visible, leased, delayed and dead."""
+    """Drop all messages of a queue: visible, leased, delayed and dead.
+
+    Example:
+        cassieq queue purge orders --yes
+    """
     question = f"Drop all messages of queue {queue!r}?"
     can_ask(question, yes=yes)
     with connection.open() as client:
@@ -175,28 +196,27 @@ def purge(
         print_result({"queue": queue, "purged": found.purge()}, as_json=as_json)
 
 
-@app.command()
-@connected
+@command(app)
 def delete(
     queue: QueueName,
-    connection: Connection,
+    connection: Connected,
     *,
-    if_empty: Annotated[
-        bool, typer.Option("--if-empty", help="Delete it only if it holds no message.")
-    ] = False,
-    if_unused: Annotated[
-        bool, typer.Option("--if-unused", help="Delete it only if no message is in flight.")
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Delete it although other queues send their dead messages to it."
-        ),
-    ] = False,
+    if_empty: bool = False,
+    if_unused: bool = False,
+    force: bool = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a queue with all it holds."""
+    """Delete a queue with all it holds.
+
+    Args:
+        if_empty: Delete it only if it holds no message.
+        if_unused: Delete it only if no message is in flight.
+        force: Delete it although other queues send their dead messages to it.
+
+    Example:
+        cassieq queue delete orders --yes
+    """
     question = f"Delete queue {queue!r} with all it holds?"
     can_ask(question, yes=yes)
     with connection.open() as client:
@@ -298,3 +318,109 @@ def ask(question: str) -> None:
     if not typer.confirm(question, err=True):
         print_note("Nothing was done")
         raise typer.Exit(FAILED)
+
+
+COLUMNS = ("visible", "invisible", "delayed", "dead")
+
+SHORTEST_S = 0.1
+
+
+def watch(
+    connection: Connected,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="QUEUE", autocompletion=queue_names)
+    ] = None,
+    *,
+    interval: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    count: Annotated[int | None, typer.Option(min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
+
+    Args:
+        queues: Default: all queues, including new ones.
+        interval: The time from one look to the next.
+        count: End after this many looks. Default: at Ctrl-C.
+
+    Example:
+        cassieq watch orders --interval 5s
+    """
+    interval_s = seconds("--interval", interval) or 0
+    if interval_s < SHORTEST_S:
+        raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
+    clock = SystemClock()
+    is_table = not as_json and sys.stdout.isatty()
+    with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
+        looker = _Looker(client, queues or [])
+        looks = 0
+        while not interrupt:
+            try:
+                found = looker.look()
+            except CassieqError as error:
+                if not error.retriable:
+                    raise
+                # An observer outlives what it observes: nodes come back.
+                print_error(error)
+            else:
+                _show(found, live, show_time(time_of(clock.now_us())))
+            looks += 1
+            if looks == count:
+                break
+            # Count from the end of a look: one that takes longer than the interval is no busy loop.
+            interrupt.pause_until(clock, clock.monotonic() + interval_s)
+        interrupt.end(is_done=count is None or looks == count)
+
+
+class _Looker:
+    """The queues that are watched, opened once."""
+
+    def __init__(self, client: Client, names: list[str]) -> None:
+        self._client = client
+        self._names = names
+        self._opened: dict[str, Queue] = {}
+
+    def look(self) -> dict[str, QueueStats]:
+        """Return the statistics of each queue; of all queues, those being deleted are left out."""
+        found = {}
+        before, self._opened = self._opened, {}
+        for name in self._names or [one.name for one in self._client.queues()]:
+            try:
+                queue = before.get(name) or self._client.queue(name)
+                found[name] = queue.stats()
+            except (QueueDeleted, QueueNotFound):
+                if self._names:
+                    raise
+            else:
+                self._opened[name] = queue
+        return found
+
+
+@contextmanager
+def _table(is_wanted: bool) -> Iterator[Live | None]:
+    if not is_wanted:
+        yield None
+        return
+    # Nothing is drawn between looks: no thread draws an old look again.
+    with Live(console=Console(), auto_refresh=False) as live:
+        yield live
+
+
+def _show(found: dict[str, QueueStats], live: Live | None, at: str | None) -> None:
+    if live is None:
+        print_json(*({"at": at, "queue": name, **stats_of(one)} for name, one in found.items()))
+        return
+    live.update(_rendered(found, at), refresh=True)
+
+
+def _rendered(found: dict[str, QueueStats], at: str | None) -> Table:
+    table = Table(caption=at)
+    table.add_column("queue", overflow="fold")
+    for name in (*COLUMNS, "oldest"):
+        table.add_column(name, justify="right")
+    table.add_column("consumers", overflow="fold")
+    for name, one in found.items():
+        numbers: list[Any] = [getattr(one, column) for column in COLUMNS]
+        oldest = "" if one.oldest_age is None else f"{one.oldest_age:,.1f} s"
+        holders = ", ".join(f"{who} {number:,}" for who, number in one.consumers.items())
+        table.add_row(name, *(f"{number:,}" for number in numbers), oldest, holders)
+    return table

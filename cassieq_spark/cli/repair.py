@@ -2,74 +2,111 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from cassieq_spark.cli.complete import queue_names
 from cassieq_spark.cli.exits import FAILED
-from cassieq_spark.cli.files import check_report_file, write_metrics
-from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.logs import Logs, logging_flags
+from cassieq_spark.cli.flags import Connected, queue_names
+from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.output import (
     Json,
+    cannot_write,
     print_json,
     print_problem,
     print_result,
     print_rows,
     say,
+    working,
 )
-from cassieq_spark.cli.progress import working
-from cassieq_spark.cli.settings import Connection
-from cassieq_spark.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.repair.report import RepairReport, VerifyReport
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.repair import outcome
+from cassieq_spark.repair.report import RepairReport, VerifyReport
 
 
-@connected
-@logging_flags
+def check_report_file(path: str | None, option: str = "--report") -> None:
+    """Refuse a file that cannot be written, before a pass has spent its time.
+
+    Raises:
+        OptionInvalid: The folder does not exist, or this user may not write there.
+    """
+    if path is None:
+        return
+    file = Path(path)
+    target = file if file.exists() else file.parent
+    if file.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        raise OptionInvalid(
+            f"{option} {path} cannot be written. Name a file in a folder that exists and that "
+            "this user may write to"
+        )
+
+
+def write_report(path: str | None, report: Mapping[str, Any]) -> None:
+    """Write the report as JSON, if a file is given.
+
+    Raises:
+        OutputFailed: The disk is full, for example. The work is done.
+    """
+    if path is None:
+        return
+    try:
+        Path(path).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise cannot_write(f"--report {path}", error) from error
+
+
+def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None:
+    """Write what is known of a pass over all queues for node_exporter, if a file is given.
+
+    Raises:
+        OutputFailed: The disk is full, for example. The work is done.
+    """
+    if path is None:
+        return
+    outcome.note(report, SystemClock().now_us())
+    # node_exporter may read at any time, and reads *.prom only: it never finds half a file.
+    half = Path(f"{path}.{os.getpid()}")
+    try:
+        half.write_text(outcome.as_text(), "utf-8")
+        half.replace(path)
+    except OSError as error:
+        raise cannot_write(f"--metrics-file {path}", error) from error
+
+
 def repair(
-    connection: Connection,
-    logs: Logs,
-    queue: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="QUEUE",
-            help="Default: every queue in the keyspace (of this data centre).",
-            autocompletion=queue_names,
-        ),
-    ] = None,
+    connection: Connected,
+    logs: Logged,
+    queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
     *,
-    full: Annotated[
-        bool, typer.Option("--full", help="Also sweep below the repair pointers.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Only look for broken invariants.")
-    ] = False,
-    metrics_file: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write when the pass ended and what it found, for node_exporter: DIR/NAME.prom.",
-        ),
-    ] = None,
+    full: bool = False,
+    dry_run: bool = False,
+    verify: bool = False,
+    metrics_file: Annotated[str | None, typer.Option(metavar="FILE")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a repair pass: finish what others left half-way, move dead messages, drop what is done.
 
     Exit code 1 if something could not be done or looked at, or if --verify finds a broken
     invariant.
+
+    Args:
+        queue: Default: every queue in the keyspace (of this data centre).
+        full: Also sweep below the repair pointers.
+        dry_run: Only say what would be done.
+        verify: Only look for broken invariants.
+        metrics_file: Write when the pass ended and what it found, for node_exporter: DIR/NAME.prom.
+
+    Example:
+        cassieq repair orders --dry-run
     """
     logs.start()
-    if full + dry_run + verify > 1:
-        raise UsageError("--full, --dry-run and --verify exclude each other. Give only one of them")
+    only_one("--full, --dry-run and --verify", full, dry_run, verify)
     check_metrics_file(metrics_file, is_whole=queue is None and not dry_run)
     found: RepairReport | VerifyReport
     what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
@@ -83,6 +120,16 @@ def repair(
     write_metrics(metrics_file, found)
     if show(found, as_json=as_json):
         raise typer.Exit(FAILED)
+
+
+def only_one(flags: str, *are_given: bool) -> None:
+    """Refuse flags that exclude each other.
+
+    Raises:
+        UsageError: More than one of them is given.
+    """
+    if sum(are_given) > 1:
+        raise UsageError(f"{flags} exclude each other. Give only one of them")
 
 
 def check_metrics_file(path: str | None, *, is_whole: bool) -> None:

@@ -1,4 +1,4 @@
-"""``cassieq serve`` runs a gateway: the queues over HTTP."""
+"""``cassieq serve`` runs a gateway: the queues over HTTP; ``cassieq exporter`` only its metrics."""
 
 from __future__ import annotations
 
@@ -8,124 +8,150 @@ from typing import Annotated
 import typer
 
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
-from cassieq_spark.cli.exporter import SCAN_INTERVAL, ScanInterval, scan_seconds
-from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.logs import PANEL, Logs, logging_flags
-from cassieq_spark.cli.settings import Connection
-from cassieq_spark.errors import ServerMissing
+from cassieq_spark.cli.exits import Interrupt, extra
+from cassieq_spark.cli.flags import Connected
+from cassieq_spark.cli.logs import Logged
+from cassieq_spark.cli.settings import seconds
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid, ServerMissing
 from cassieq_spark.server.settings import GatewaySettings
 
-LIMITS = "Limits"
-METRICS = "Metrics"
+ScanInterval = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="The time from one count of all queues to the next. One process counts for all.",
+        rich_help_panel="Metrics",
+    ),
+]
+SCAN_INTERVAL = "30s"
+
+SHORTEST_S = 1.0
+
+
+def scan_seconds(given: str) -> float:
+    """The time from one scan to the next.
+
+    Raises:
+        OptionInvalid: It is not a time, or too short: a scan reads every bucket.
+    """
+    found = seconds("--scan-interval", given) or 0
+    if found < SHORTEST_S:
+        raise OptionInvalid(f"--scan-interval is {given}, allowed: {SHORTEST_S:.0f} s or more")
+    return found
+
+
+def exporter(
+    connection: Connected,
+    logs: Logged,
+    *,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 9_464,
+    host_name: list[str] | None = None,
+    scan_interval: ScanInterval = SCAN_INTERVAL,
+) -> None:
+    """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it.
+
+    Args:
+        host: The address to listen on.
+        port: 0: any free port.
+        host_name: A name by which Prometheus asks, besides addresses and localhost. Requests for
+            other names are refused. Repeatable.
+
+    Example:
+        cassieq exporter
+    """
+    logs.start()
+    with extra("prometheus", "`cassieq exporter` needs", ServerMissing):
+        from cassieq_spark.exporter.serve import export  # noqa: PLC0415 - needs an extra
+    clock = SystemClock()
+    with Interrupt() as interrupt:
+
+        def pause(wait_s: float) -> bool:
+            interrupt.pause_until(clock, clock.monotonic() + wait_s)
+            return not interrupt
+
+        export(
+            connection.open,
+            host=host,
+            port=port,
+            host_names=host_name or (),
+            every_s=scan_seconds(scan_interval),
+            on_start=lambda address: logs.note(f"Metrics are at {address}"),
+            pause=pause,
+        )
+
 
 DEFAULTS = GatewaySettings()
 
+_Port = typer.Option(min=0, max=65_535)
+_AtLeastOne = Annotated[int, typer.Option(min=1)]
+_KiB = typer.Option(min=1_024)
+_Seconds = Annotated[float, typer.Option(min=0.1)]
 
-@connected
-@logging_flags
+
 def serve(
-    connection: Connection,
-    logs: Logs,
+    connection: Connected,
+    logs: Logged,
     *,
-    host: Annotated[
-        str,
-        typer.Option(help="The address to listen on. Others than loopback need --auth."),
-    ] = DEFAULTS.host,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free port.")] = DEFAULTS.port,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file with the server's certificate chain.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="PEM file with its key.")] = None,
-    auth: Annotated[
-        bool, typer.Option("--auth", help="Serve only requests with a key of an account.")
-    ] = False,
+    host: str = DEFAULTS.host,
+    port: Annotated[int, _Port] = DEFAULTS.port,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    auth: bool = False,
     master_key_file: MasterKeyFile = None,
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Let other machines in, although no accounts are checked."),
-    ] = False,
-    host_name: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A name by which clients reach the gateway, besides addresses and localhost. "
-            "Without --auth, requests for other names are refused; at --metrics-port, always. "
-            "Repeatable.",
-        ),
-    ] = None,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair/--no-repair",
-            help="Repair all queues every 30 s, in one gateway at a time.",
-        ),
-    ] = True,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Serve metrics at this port, too. 0: any free port. With --auth they are served "
-            "nowhere else, as they name the queues of all accounts.",
-            rich_help_panel=METRICS,
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(help="The address of that port.", rich_help_panel=METRICS)
-    ] = DEFAULTS.metrics_host,
+    insecure: bool = False,
+    host_name: list[str] | None = None,
+    repair: bool = True,
+    metrics_port: Annotated[int | None, _Port] = None,
+    metrics_host: str = DEFAULTS.metrics_host,
     scan_interval: ScanInterval = SCAN_INTERVAL,
-    access_log: Annotated[
-        bool,
-        typer.Option(
-            "--access-log",
-            envvar="CASSIEQ_ACCESS_LOG",
-            help="Log each request: door, operation, status, milliseconds.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False,
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="Connections at once.", rich_help_panel=LIMITS)
-    ] = DEFAULTS.max_connections,
-    max_body: Annotated[
-        int, typer.Option(min=1_024, help="Bytes of a request's body.", rich_help_panel=LIMITS)
-    ] = DEFAULTS.max_body_bytes,
-    max_headers: Annotated[
-        int, typer.Option(min=1_024, help="Bytes of its headers.", rich_help_panel=LIMITS)
-    ] = DEFAULTS.max_header_bytes,
-    request_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.1, help="Seconds in which a request must arrive whole.", rich_help_panel=LIMITS
-        ),
-    ] = DEFAULTS.request_timeout_s,
-    keep_alive: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            help="Seconds that a connection may be idle between requests.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = DEFAULTS.keep_alive_s,
-    max_memory: Annotated[
-        int | None,
-        typer.Option(
-            min=1_024,
-            help="Bytes of bodies and unread answers that all connections may hold together. "
-            "Default: an eighth of the memory of the machine or container.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    calls: Annotated[
-        int, typer.Option(min=1, help="Client calls at once.", rich_help_panel=LIMITS)
-    ] = DEFAULTS.calls,
+    access_log: Annotated[bool, typer.Option(envvar="CASSIEQ_ACCESS_LOG")] = False,
+    max_connections: _AtLeastOne = DEFAULTS.max_connections,
+    max_body: Annotated[int, _KiB] = DEFAULTS.max_body_bytes,
+    max_headers: Annotated[int, _KiB] = DEFAULTS.max_header_bytes,
+    request_timeout: _Seconds = DEFAULTS.request_timeout_s,
+    keep_alive: _Seconds = DEFAULTS.keep_alive_s,
+    max_memory: Annotated[int | None, _KiB] = None,
+    calls: _AtLeastOne = DEFAULTS.calls,
 ) -> None:
-    """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it."""
-    try:
+    """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it.
+
+    Args:
+        host: The address to listen on. Others than loopback need --auth.
+        port: 0: any free port.
+        tls_cert: PEM file with the server's certificate chain.
+        tls_key: PEM file with its key.
+        auth: Serve only requests with a key of an account.
+        insecure: Let other machines in, although no accounts are checked.
+        host_name: A name by which clients reach the gateway, besides addresses and localhost.
+            Without --auth, requests for other names are refused; at --metrics-port, always.
+            Repeatable.
+        repair: Repair all queues every 30 s, in one gateway at a time.
+
+    Metrics:
+        metrics_port: Serve metrics at this port, too. 0: any free port. With --auth they are served
+            nowhere else, as they name the queues of all accounts.
+        metrics_host: The address of that port.
+
+    Logs:
+        access_log: Log each request: door, operation, status, milliseconds.
+
+    Limits:
+        max_connections: Connections at once.
+        max_body: Bytes of a request's body.
+        max_headers: Bytes of its headers.
+        request_timeout: Seconds in which a request must arrive whole.
+        keep_alive: Seconds that a connection may be idle between requests.
+        max_memory: Bytes of bodies and unread answers that all connections may hold together.
+            Default: an eighth of the memory of the machine or container.
+        calls: Client calls at once.
+
+    Example:
+        cassieq serve --port 8080
+    """
+    with extra("server", "`cassieq serve` needs", ServerMissing):
         from cassieq_spark.server import serve as server  # noqa: PLC0415 - needs the extra `server`
-    except ModuleNotFoundError as error:
-        raise ServerMissing(
-            f"package {error.name!r} is not installed, and `cassieq serve` needs it. Run: "
-            "pip install 'cassieq_spark[server]'"
-        ) from error
     settings = GatewaySettings(
         host=host,
         port=port,

@@ -6,7 +6,6 @@ from, overlooks misspelt variables, and costs each command 0.1 s (ADR 28).
 
 from __future__ import annotations
 
-import difflib
 import os
 import reprlib
 import sys
@@ -22,9 +21,10 @@ import typer
 from cassieq_spark.client import Client
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState
-from cassieq_spark.embedded.folders import of_user
+from cassieq_spark.embedded.disk import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
+from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.options.values import HIDDEN, NotAllowed
 
 if TYPE_CHECKING:
@@ -218,9 +218,8 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
     found = {}
     for key, value in content.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Its options are: {', '.join(known)}"
-            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option. {hint}")
+            hint = did_you_mean(key, known) or f" Its options are: {', '.join(known)}"
+            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
         option, where = known[key], f"{key!r} in [{name}] of {path}"
         found[key] = queue_setting(option, value, where) if name == "queue" else value
         try:

@@ -4,129 +4,84 @@ from __future__ import annotations
 
 import logging
 import os
+from math import inf
 from typing import Annotated
 
 import typer
 
 from cassieq_spark.cli.exits import Interrupt
-from cassieq_spark.cli.flags import connected
-from cassieq_spark.cli.logs import Logs, logging_flags
+from cassieq_spark.cli.flags import Connected, Time
+from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.messages import PriorityAtLeast
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import seconds
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
-from cassieq_spark.worker.function import check_name
+from cassieq_spark.worker.child import check_name
 from cassieq_spark.worker.work import WorkSettings, work
 
-RETRIES = "Retries"
 DEFAULT = Backoff()
 
 MOST_PROCESSES = 512
 
 
-@connected
-@logging_flags
 def worker(
-    function: Annotated[
-        str,
-        typer.Argument(
-            metavar="FUNCTION",
-            help="The function to call with each message, as module:function. It may be async.",
-        ),
-    ],
+    function: str,
     queue: QueueName,
-    connection: Connection,
-    logs: Logs,
+    connection: Connected,
+    logs: Logged,
     *,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_PROCESSES,
-            metavar="N",
-            help="The number of processes that call the function. Default: one for each CPU.",
-        ),
-    ] = None,
-    prefetch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_MESSAGES,
-            metavar="N",
-            help="How many messages wait here for a free process, hidden from others. Default: "
-            "twice --concurrency.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long the function may take for a message; then its process is killed, and "
-            "the message has failed. Default: as long as it takes.",
-        ),
-    ] = None,
-    grace: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="How long running functions may go on after SIGTERM or Ctrl-C. Then they are "
-            "killed, and their messages are given back.",
-        ),
-    ] = "30s",
-    visibility_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="The length of a lease. It is renewed while the function runs. Default: the "
-            "queue's timeout.",
-        ),
-    ] = None,
-    idle_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End when no message came for this long.")
-    ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, max=MOST_PROCESSES, metavar="N")] = None,
+    prefetch: Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")] = None,
+    timeout: Time = None,
+    grace: Annotated[str, typer.Option(metavar="TIME")] = "30s",
+    visibility_timeout: Time = None,
+    idle_timeout: Time = None,
     priority_at_least: PriorityAtLeast = 0,
-    backoff: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="The longest delay after the first failure of a message. It doubles with each "
-            "further one.",
-            rich_help_panel=RETRIES,
-        ),
-    ] = "1s",
-    backoff_max: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="No delay is longer.", rich_help_panel=RETRIES),
-    ] = "10m",
-    jitter: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            metavar="PART",
-            help="The part of a delay that is random, 0 to 1.",
-            rich_help_panel=RETRIES,
-        ),
-    ] = DEFAULT.jitter,
+    backoff: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    backoff_max: Annotated[str, typer.Option(metavar="TIME")] = "10m",
+    jitter: Annotated[float, typer.Option(min=0, max=1, metavar="PART")] = DEFAULT.jitter,
 ) -> None:
     """Call a function for each message of a queue, in several processes.
 
     A message is acked when the function has returned. If the function raises an error, takes too
     long, or its process dies, the message comes again after a delay that grows. After the queue's
     max_deliveries it is dead. SIGTERM ends the worker with exit code 0.
+
+    Args:
+        function: The function to call with each message, as module:function. It may be async.
+        concurrency: The number of processes that call the function. Default: one for each CPU.
+        prefetch: How many messages wait here for a free process, hidden from others. Default: twice
+            --concurrency.
+        timeout: How long the function may take for a message; then its process is killed, and the
+            message has failed. Default: as long as it takes.
+        grace: How long running functions may go on after SIGTERM or Ctrl-C. Then they are killed,
+            and their messages are given back.
+        visibility_timeout: The length of a lease. It is renewed while the function runs. Default:
+            the queue's timeout.
+        idle_timeout: End when no message came for this long.
+
+    Retries:
+        backoff: The longest delay after the first failure of a message. It doubles with each
+            further one.
+        backoff_max: No delay is longer.
+        jitter: The part of a delay that is random, 0 to 1.
+
+    Example:
+        cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
     """
     logs.start()
+    idle_s = seconds("--idle-timeout", idle_timeout)
     processes = concurrency or os.cpu_count() or 1
     settings = WorkSettings(
         function=check_name(function),
         concurrency=processes,
         prefetch=prefetch or 2 * processes,
         visibility_s=seconds("--visibility-timeout", visibility_timeout),
-        timeout_s=_positive("--timeout", timeout),
+        timeout_s=_positive("--timeout", timeout) or inf,
         grace_s=seconds("--grace", grace) or 0.0,
-        idle_s=seconds("--idle-timeout", idle_timeout),
+        idle_s=inf if idle_s is None else idle_s,
         priority_at_least=priority_at_least,
         backoff=Backoff(
             base_s=seconds("--backoff", backoff) or 0.0,
@@ -142,7 +97,7 @@ def worker(
                 "for ever. Set max-deliveries and dead-letter-queue with cassieq queue alter",
                 logging.WARNING,
             )
-        if settings.timeout_s is None:
+        if timeout is None:
             logs.note(
                 f"There is no --timeout: a message is renewed for as long as {function} runs, for "
                 "ever if it hangs"

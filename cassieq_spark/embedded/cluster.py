@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
-from cassieq_spark.embedded.folders import temporary, writes
+from cassieq_spark.embedded.disk import temporary, writes
 from cassieq_spark.embedded.jars import cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.node import Installation, Node, boot, stop
@@ -19,7 +19,6 @@ from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
 MAX_NODES = 9
 
@@ -129,12 +128,7 @@ class EmbeddedCassandra:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
+from cassieq_spark.embedded.disk import file_system
 from cassieq_spark.embedded.probe import answers_cql, answers_tls
-from cassieq_spark.embedded.space import file_system
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

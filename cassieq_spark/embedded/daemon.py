@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from cassieq_spark.embedded.config import DATACENTER, NEEDED_BYTES, NodeConfig
-from cassieq_spark.embedded.folders import of_user, writes
+from cassieq_spark.embedded.disk import check_space, of_user, size_of, writes
 from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
 from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
-from cassieq_spark.embedded.node import STOP_TIMEOUT_S
+from cassieq_spark.embedded.node import STOP_TIMEOUT_S, await_cql
 from cassieq_spark.embedded.ports import check_ports, choose_ports
 from cassieq_spark.embedded.probe import NodeLog, answers_cql, becomes_true
-from cassieq_spark.embedded.process import await_cql
-from cassieq_spark.embedded.space import check_space, size_of
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import platformdirs
 
-from cassieq_spark.embedded.folders import of_user, writes
-from cassieq_spark.embedded.space import check_space, size_of
+from cassieq_spark.embedded.disk import check_space, of_user, size_of, writes
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:
@@ -102,8 +101,7 @@ def jars_of(
         java: Runs Ivy.
         cache_dir: Default: the user's cache directory.
         on_fetch: Called once when they must be fetched, which takes a minute or two.
-        on_bytes: Called meanwhile, from another thread, with the bytes that are there and about how
-            many there will be.
+        on_bytes: Called meanwhile with the bytes that are there and about how many there will be.
 
     Raises:
         DiskFull: The cache's disk has too little free space.
@@ -138,8 +136,14 @@ def _fetch(
     staging = Path(tempfile.mkdtemp(prefix="fetch-", dir=root))
     ivy_cache = root / "ivy"
     try:
-        with _watched(ivy_cache, total, on_bytes):
-            _resolve(program, java, ivy_cache=ivy_cache, into=staging)
+        before = size_of(ivy_cache)
+
+        def look() -> None:
+            """Tell how much has arrived: Ivy itself does not say."""
+            if on_bytes is not None:
+                on_bytes(max(0, min(size_of(ivy_cache) - before, total)), total)
+
+        _resolve(program, java, ivy_cache=ivy_cache, into=staging, look=look)
         sizes = {jar.name: jar.stat().st_size for jar in sorted(staging.glob("*.jar"))}
         (staging / _MANIFEST).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         if target.exists():  # a cleaner took some of its files
@@ -149,30 +153,9 @@ def _fetch(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _watched(
-    directory: Path, total: int, on_bytes: Callable[[int, int], None] | None
-) -> Iterator[None]:
-    """Tell how much arrives in a directory while the block runs: Ivy itself does not say."""
-    if on_bytes is None:
-        yield
-        return
-    before, is_over = size_of(directory), threading.Event()
-
-    def look() -> None:
-        while not is_over.wait(_LOOK_S):
-            on_bytes(max(0, min(size_of(directory) - before, total)), total)
-
-    thread = threading.Thread(target=look, name="cassieq-fetch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def _resolve(program: Program, java: Java, *, ivy_cache: Path, into: Path) -> None:
+def _resolve(
+    program: Program, java: Java, *, ivy_cache: Path, into: Path, look: Callable[[], None]
+) -> None:
     settings = os.environ.get(IVY_SETTINGS_VARIABLE)
     command = [
         str(java.executable),
@@ -184,21 +167,7 @@ def _resolve(program: Program, java: Java, *, ivy_cache: Path, into: Path) -> No
         *("-confs", "default"),
         *("-retrieve", str(into / _RETRIEVE_PATTERN)),
     ]
-    try:
-        ivy = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_RESOLVE_TIMEOUT_S,
-        )
-        output, problem = ivy.stdout, f"exit code {ivy.returncode}" if ivy.returncode else ""
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        problem = f"it did not end within {_RESOLVE_TIMEOUT_S} s"
+    output, problem = _run(command, look)
     # Ivy has been seen to end with code 0 although it found nothing to copy.
     if not problem and not (into / f"{program.module}-{program.version}.jar").is_file():
         problem = f"the {program.title} jar is not among the files that it fetched"
@@ -209,6 +178,33 @@ def _resolve(program: Program, java: Java, *, ivy_cache: Path, into: Path) -> No
             f"Check that this machine reaches Maven Central, or name a mirror's settings file in "
             f"{IVY_SETTINGS_VARIABLE}. Ivy's last lines:\n{tail}"
         )
+
+
+def _run(command: list[str], look: Callable[[], None]) -> tuple[str, str]:
+    """Run a program to its end; return its output, and what went wrong."""
+    ends_at = time.monotonic() + _RESOLVE_TIMEOUT_S
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as program:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output, _ = program.communicate(timeout=_LOOK_S)
+                    code = program.returncode
+                    return output, f"exit code {code}" if code else ""
+                look()
+                if time.monotonic() > ends_at:
+                    program.kill()
+                    output, _ = program.communicate()
+                    return output, f"it did not end within {_RESOLVE_TIMEOUT_S} s"
+        except BaseException:
+            program.kill()
+            raise
 
 
 def _ivy_jar() -> Path:

@@ -1,32 +1,150 @@
-"""Start, stop, kill and pause one node of an embedded cluster, as a fault test needs."""
+"""Start, stop, kill and pause one node of an embedded cluster, as a fault test needs.
+
+A supervisor runs the node's JVM, and ends it when this process ends.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Self
 
-from cassieq_spark.embedded.lock import directory_in_use, is_locked
+from cassieq_spark.embedded import supervisor
+from cassieq_spark.embedded.config import NodeConfig
+from cassieq_spark.embedded.java import Java
+from cassieq_spark.embedded.lock import (
+    Holder,
+    directory_in_use,
+    is_locked,
+    record_holder,
+    take_lock,
+)
 from cassieq_spark.embedded.ports import check_ports
 from cassieq_spark.embedded.probe import NodeLog
-from cassieq_spark.embedded.process import NodeProcess, await_cql
 from cassieq_spark.errors import EmbeddedFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from cassieq_spark.embedded.config import NodeConfig
-    from cassieq_spark.embedded.java import Java
 
 #: Draining flushes every memtable: 3 s idle, 11 s for a ring on two cores, more on a slow disk.
 STOP_TIMEOUT_S = 90.0
 
 _KILL_TIMEOUT_S = 30.0
+_CQL_POLL_S = 0.05
 _GOSSIP_POLL_S = 0.1
+
+
+class NodeProcess:
+    """A running JVM and its supervisor."""
+
+    def __init__(self, supervised: subprocess.Popen[bytes], pid: int) -> None:
+        self._supervisor = supervised
+        self.pid = pid
+
+    @classmethod
+    def launch(cls, config: NodeConfig, command: list[str], *, remove: Path | None) -> Self:
+        """Start the JVM, in a session of its own: Ctrl-C is for the caller, who then stops it.
+
+        Args:
+            command: ``java`` and its arguments.
+            remove: A directory that the supervisor deletes when this process has died.
+
+        Raises:
+            EmbeddedFailed: Another JVM uses the directory, or the supervisor did not start.
+        """
+        supervised = [sys.executable, "-I", str(Path(supervisor.__file__).resolve())]
+        supervised += ["--parent", str(os.getpid())]
+        supervised += ["--remove", str(remove)] if remove else []
+        supervised += ["--", *command]
+        lock = take_lock(config.directory)
+        if lock is None:
+            raise EmbeddedFailed(directory_in_use(config.directory))
+        try:
+            with config.console_log.open("wb") as console:
+                process = subprocess.Popen(
+                    supervised,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=console,
+                    cwd=config.directory,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                )
+            line = process.stdout.readline() if process.stdout is not None else b""
+            if not line:
+                process.communicate()
+                words = config.console_log.read_text(encoding="utf-8", errors="replace")
+                raise EmbeddedFailed(f"a node's supervisor ended at once. It said:\n{words}")
+            record_holder(lock, Holder(pid=int(line), port=config.native_port))
+        finally:
+            os.close(lock)
+        return cls(process, int(line))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the JVM is gone."""
+        return self._supervisor.poll() is not None
+
+    def wait(self, timeout: float) -> int:
+        """The JVM's exit code, 128 + n after signal n.
+
+        Raises:
+            subprocess.TimeoutExpired: It still runs after ``timeout`` seconds.
+        """
+        code = self._supervisor.wait(timeout)
+        for pipe in (self._supervisor.stdin, self._supervisor.stdout):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the JVM; nothing happens when it has ended."""
+        # Safe by pid: the JVM is reaped by the supervisor only, and that ends right after.
+        if not self.has_ended:
+            os.kill(self.pid, number)
+
+
+def _ends_first(
+    process: NodeProcess | subprocess.Popen[bytes],
+    condition: Callable[[], bool],
+    *,
+    what: str,
+    limit_s: float,
+    poll_s: float,
+) -> str | None:
+    """Return None when the condition holds; or why the process has not done ``what``."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        try:
+            return f"ended with exit code {process.wait(poll_s)} before it {what}"
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                return f"has not {what} for {limit_s:g} s"
+    return None
+
+
+def await_cql(
+    config: NodeConfig,
+    log: NodeLog,
+    process: NodeProcess | subprocess.Popen[bytes],
+    limit_s: float,
+) -> None:
+    """Return when CQL answers.
+
+    Raises:
+        EmbeddedFailed: The JVM ended, or did not answer in time; with the end of its log.
+    """
+    problem = _ends_first(
+        process, config.answers, what="answered CQL", limit_s=limit_s, poll_s=_CQL_POLL_S
+    )
+    if problem is not None:
+        raise EmbeddedFailed(
+            f"the embedded Cassandra node {config.address}:{config.native_port} {problem}. "
+            f"Its files are in {config.directory}. Its last lines:\n{log.tail()}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,23 +292,26 @@ class Node:
 
     def await_witnesses(self, witnesses: Mapping[Node, int]) -> None:
         """Do the last third of ``start``: this node and each witness see each other up."""
-        process = self._process
-        deadline = time.monotonic() + self._installation.start_timeout_s
-        while process is not None:
-            blind = [
+
+        def blind() -> list[str]:
+            return [
                 node.contact_point
                 for node, position in witnesses.items()
                 if not (node.sees_up(self, since=position) and self.sees_up(node))
             ]
-            if not blind:
-                return
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GOSSIP_POLL_S)
-            if process.has_ended or time.monotonic() > deadline:
-                raise EmbeddedFailed(
-                    f"node {self.contact_point} booted, but it and {', '.join(blind)} do not see "
-                    f"each other as up. Its last lines:\n{self.log_tail()}"
-                )
+
+        limit_s = self._installation.start_timeout_s
+        if self._process is not None and _ends_first(
+            self._process,
+            lambda: not blind(),
+            what="seen all",
+            limit_s=limit_s,
+            poll_s=_GOSSIP_POLL_S,
+        ):
+            raise EmbeddedFailed(
+                f"node {self.contact_point} booted, but it and {', '.join(blind())} do not see "
+                f"each other as up. Its last lines:\n{self.log_tail()}"
+            )
 
     def request_stop(self) -> None:
         """Do the first half of ``stop``."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cassieq_spark.embedded.folders import temporary, writes
+from cassieq_spark.embedded.disk import temporary, writes
 from cassieq_spark.errors import EmbeddedFailed
 
 if TYPE_CHECKING:

@@ -6,28 +6,26 @@ every message twice. A process that nobody scrapes any more gives the lead up.
 
 from __future__ import annotations
 
-import threading
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import system
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import QueueStats, scheduled_later, stats
-from cassieq_spark.repair.lead import taken
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.repair.lead import Lead, taken
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.lead import Lead
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.store import Store
 
 SCANS_EVERY_S: Final = 30.0
 """The time from the beginning of a scan to that of the next."""
@@ -70,11 +68,12 @@ class Scan:
 
 
 class Scanner:
-    """Scans in a thread of its own while this process leads. Thread-safe.
+    """Scans in the engine's event loop while this process leads. Thread-safe.
 
     Args:
         every_s: The time from one scan to the next.
-        on_gone: Called with the name of a queue of this process that others have deleted.
+        on_gone: Called in the event loop with the name of a queue of this process that others have
+            deleted.
     """
 
     def __init__(
@@ -85,10 +84,11 @@ class Scanner:
         self._asked_at = -inf
         self._clock = SystemClock()
         self._scraped_at = -inf
-        self._woken = threading.Event()
-        self._ended = threading.Event()
+        self._wake: Callable[[], object] = bool  # nobody waits yet
+        self._woken = asyncio.Event()
+        self._ended = asyncio.Event()
         self._known: tuple[Lead, Scan | None] | None = None
-        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
         self._later: dict[LaneId, tuple[float, int]] = {}
 
     @property
@@ -111,51 +111,60 @@ class Scanner:
     def note_scrape(self) -> None:
         """Say that somebody wants the figures: without that nothing is scanned."""
         self._scraped_at = self._clock.monotonic()
-        self._woken.set()
+        self._wake()
 
     def start(self, store: Store) -> None:
-        """Begin, in a thread."""
-        self._thread = threading.Thread(
-            target=self._run, args=(store,), name="cassieq-scan", daemon=True
-        )
-        self._thread.start()
+        """Begin."""
+        portal.start(self._begin(store))
 
     def close(self, within_s: float) -> None:
         """End; wait so long for a scan that is under way, and for the lead to be given up."""
+        portal.run(self._end(within_s))
+
+    async def _begin(self, store: Store) -> None:
+        loop = asyncio.get_running_loop()
+        self._wake = partial(loop.call_soon_threadsafe, self._woken.set)
+        self._task = loop.create_task(self._run(store))
+
+    async def _end(self, within_s: float) -> None:
         self._ended.set()
         self._woken.set()
-        if self._thread is not None:
-            self._thread.join(within_s)
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=within_s)
 
-    def _run(self, store: Store) -> None:
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+
+    async def _run(self, store: Store) -> None:
         # Data centres do not see each other's queues, so each has a leader of its own.
         name = f"scan {store.session.datacenter}"
         while not self._ended.is_set():
             if not self._is_scraped():
                 self._woken.clear()
-                if not self._is_scraped():
-                    self._woken.wait()
+                if not (self._is_scraped() or self._ended.is_set()):
+                    await self._woken.wait()
                 continue
             try:
-                self._forget_gone(store)
-                with portal.entered(taken(store, name)) as lead:
+                await self._forget_gone(store)
+                async with taken(store, name) as lead:
                     if lead is not None:
-                        self._lead(store, lead)
+                        await self._lead(store, lead)
             except CassieqError as error:
                 event(_logger, "scan_failed", error=str(error))
             finally:
                 self._known = None
-            self._ended.wait(system.jitter(self._every_s, 0))
+            await self._pause(system.jitter(self._every_s, 0))
 
-    def _lead(self, store: Store, lead: Lead) -> None:
+    async def _lead(self, store: Store, lead: Lead) -> None:
         """Scan until this process ends, is not scraped any more, or has lost the lead."""
         event(_logger, "scan_lead_taken", datacenter=store.session.datacenter)
         self._known = lead, None
         while self._goes_on(lead):
             began_s = self._clock.monotonic()
             try:
-                self._forget_gone(store)
-                found = self._scan(store, lambda: self._goes_on(lead))
+                await self._forget_gone(store)
+                found = await self._scan(store, lambda: self._goes_on(lead))
             except CassieqError as error:
                 event(_logger, "scan_failed", error=str(error))
                 found = None
@@ -165,15 +174,15 @@ class Scanner:
                 scan = Scan(began_s=began_s, took_s=took_s, queues=queues, unanswered=unanswered)
                 self._known = lead, scan
             # However slow it is, it takes at most half of the time.
-            self._ended.wait(max(self._every_s - took_s, took_s))
+            await self._pause(max(self._every_s - took_s, took_s))
 
-    def _forget_gone(self, store: Store) -> None:
+    async def _forget_gone(self, store: Store) -> None:
         now = self._clock.monotonic()
         counted = metrics.counted_queues()
         if not counted or now - self._asked_at < GONE_EVERY_S:
             return
         self._asked_at = now
-        for name in counted.difference(row.name for row in portal.run(store.queues.find_all())):
+        for name in counted.difference(row.name for row in await store.queues.find_all()):
             metrics.forget_queue(name)
             if self._on_gone is not None:
                 self._on_gone(name)
@@ -184,19 +193,19 @@ class Scanner:
     def _is_scraped(self) -> bool:
         return self._clock.monotonic() - self._scraped_at < SCRAPED_WITHIN_S
 
-    def _scan(
+    async def _scan(
         self, store: Store, goes_on: Callable[[], bool]
     ) -> tuple[tuple[Counted, ...], int] | None:
         """Count all queues, one after the other; None: it was ended in the middle."""
         found: list[Counted] = []
         unanswered = 0
         later, self._later = self._later, {}
-        for lane in portal.run(lanes_of(store, None)):
+        for lane in await lanes_of(store, None):
             if not goes_on():
                 return None
             try:
-                counted = portal.run(stats(lane, with_later=False))
-                far = self._count_later(lane, later.get(lane.lane_id))
+                counted = await stats(lane, with_later=False)
+                far = await self._count_later(lane, later.get(lane.lane_id))
             except (QueueDeleted, QueueNotFound):
                 continue
             except CassieqError as error:
@@ -208,9 +217,9 @@ class Scanner:
             found.append(Counted(queue=lane.queue, dead_letter_queue=dead_letters, stats=counted))
         return tuple(found), unanswered
 
-    def _count_later(self, lane: Lane, known: tuple[float, int] | None) -> int:
+    async def _count_later(self, lane: Lane, known: tuple[float, int] | None) -> int:
         now = self._clock.monotonic()
         if known is None or now - known[0] > LATER_EVERY_S:
-            known = now, portal.run(scheduled_later(lane))
+            known = now, await scheduled_later(lane)
         self._later[lane.lane_id] = known
         return known[1]

@@ -6,20 +6,21 @@ With ``--drain`` the job ends when all messages that were there are written.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
+import typer
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 import cassieq_spark as cassieq
-from cassieq_spark.cli.logs import add_logging, logs_of
+from cassieq_spark.cli.exits import run_job
+from cassieq_spark.cli.flags import command
+from cassieq_spark.cli.logs import Logged
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql.streaming.listener import QueryTerminatedEvent
+job = typer.Typer(add_completion=False)
 
 TOLD_WITHIN_S: Final = 30.0
 """Spark tells listeners in a thread of its own, after the query. Should it never do so, the job
@@ -29,32 +30,55 @@ the query itself, and the last batch of a query that was stopped by its next sta
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until it is stopped, or drained; raises what the query ends with."""
-    given = parser().parse_args(arguments)
-    logs_of(given).start()
+    return run_job(job, arguments)
 
-    spark = SparkSession.builder.appName(f"{given.queue} to files").getOrCreate()
+
+@command(job)
+def to_files(
+    logs: Logged,
+    *,
+    contact_points: str,
+    keyspace: str = "cassieq",
+    queue: str,
+    output: str,
+    checkpoint: str,
+    every: str = "10 seconds",
+    drain: bool = False,
+) -> None:
+    """Write a queue into files, each message once.
+
+    Args:
+        contact_points: Cassandra nodes, as host:port.
+        keyspace: The keyspace that holds the queue.
+        queue: The queue to read.
+        output: The directory to write the files to.
+        checkpoint: The directory for the query's checkpoint.
+        every: The time between batches.
+        drain: End when all present messages are written.
+    """
+    logs.start()
+    spark = SparkSession.builder.appName(f"{queue} to files").getOrCreate()
     # Logs the lag of each batch, and acks the last one when the query ends.
-    listener = _Listener(contact_points=given.contact_points, keyspace=given.keyspace)
+    listener = _Listener(contact_points=contact_points, keyspace=keyspace)
     spark.streams.addListener(listener)
     messages = (
         spark.readStream.format("cassieq")
-        .option("contactPoints", given.contact_points)
-        .option("keyspace", given.keyspace)
-        .option("queue", given.queue)
+        .option("contactPoints", contact_points)
+        .option("keyspace", keyspace)
+        .option("queue", queue)
         .option("maxMessagesPerTrigger", 200_000)
         .schema("message_id string, body binary, tag string, group string, enqueued_at timestamp")
         .load()
     )
     writer = (
         messages.writeStream.format("parquet")
-        .option("path", given.output)
-        .option("checkpointLocation", given.checkpoint)
+        .option("path", output)
+        .option("checkpointLocation", checkpoint)
     )
-    trigger = {"availableNow": True} if given.drain else {"processingTime": given.every}
+    trigger = {"availableNow": True} if drain else {"processingTime": every}
     writer.trigger(**trigger).start().awaitTermination()
     listener.told.wait(TOLD_WITHIN_S)
     spark.streams.removeListener(listener)
-    return 0
 
 
 class _Listener(cassieq.CassieqListener):
@@ -68,22 +92,6 @@ class _Listener(cassieq.CassieqListener):
         """Note it, after the last batch is acked."""
         super().onQueryTerminated(event)
         self.told.set()
-
-
-def parser() -> argparse.ArgumentParser:
-    """Of its command line."""
-    known = argparse.ArgumentParser(description=__doc__)
-    known.add_argument("--contact-points", required=True, help="Cassandra nodes, as host:port")
-    known.add_argument("--keyspace", default="cassieq", help="keyspace that holds the queue")
-    known.add_argument("--queue", required=True, help="queue to read")
-    known.add_argument("--output", required=True, help="directory to write the files to")
-    known.add_argument("--checkpoint", required=True, help="directory for the query's checkpoint")
-    known.add_argument("--every", default="10 seconds", help="time between batches")
-    known.add_argument(
-        "--drain", action="store_true", help="end when all present messages are written"
-    )
-    add_logging(known)
-    return known
 
 
 if __name__ == "__main__":

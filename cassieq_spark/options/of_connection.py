@@ -5,43 +5,68 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from os import PathLike
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 from cassieq_spark.errors import OptionUnknown
 from cassieq_spark.options import values
-from cassieq_spark.options.option import EVERYWHERE, Option
+from cassieq_spark.options.option import (
+    EVERYWHERE,
+    Option,
+    Row,
+    camel_case,
+    did_you_mean,
+    rows_of,
+)
 from cassieq_spark.options.values import Secret
+
+_SECRET: Final = Row(values=values.secret(1_000), example="***", is_secret=True)
+
+
+def _file(example: str) -> Row:
+    return Row(values=values.file_path(), example=example)
 
 
 class ConnectionArguments(TypedDict, total=False):
     """The keywords of `connect` and `foreach_batch` that say how to reach Cassandra.
 
     Each is an option in Python's spelling: ``connect_timeout`` is ``connectTimeout``. None means
-    the default, as in the reference of options.
+    the default. Times may be text such as ``"5s"``.
 
     Attributes:
-        keyspace: Default ``cassieq``.
-        datacenter: The local data centre; default: that of the contact points.
-        connect_timeout: Seconds to wait for a node to answer, or text such as ``"5s"``; default 10.
-        username: The role to log in as, with its ``password``; default: no login.
-        ssl_ca_file: PEM file of the CA that signed the nodes' certificates; it turns TLS on.
-        ssl_cert_file: PEM file of this client's own certificate; its key is in ``ssl_key_file``,
-            or in the same file. ``ssl_key_password`` decrypts the key, if it is encrypted.
-        ssl_verify_hostname: Whether a node's certificate must name its address; default true.
+        keyspace: The keyspace that holds the queues. `bootstrap` creates it.
+        datacenter: The local data centre. Unset: the data centre of the contact points.
+        connect_timeout: How long to wait for a first answer from a node.
+        username: The role to log in as. It needs `password`. Unset: no login.
+        password: The password of `username`. Prefer the environment variable, so that no secret is
+            in your code.
+        ssl_ca_file: PEM file with the certificates of the CAs that may sign the nodes'
+            certificates. If it is set, every connection uses TLS; if not, none does. This file,
+            `sslCertFile` and `sslKeyFile` must be on every machine that runs tasks.
+        ssl_cert_file: PEM file with this client's certificate and the certificates between it and
+            its CA, for nodes that ask for one.
+        ssl_key_file: PEM file with the private key of `sslCertFile`. Unset: the key is in
+            `sslCertFile` itself.
+        ssl_key_password: The password of the private key, if the key is encrypted.
+        ssl_verify_hostname: Check that a node's certificate names the address that the driver
+            connects to. Drivers connect to the addresses that nodes tell each other, so
+            certificates must name those.
     """
 
-    keyspace: str | None
-    datacenter: str | None
-    connect_timeout: float | str | None
-    username: str | None
-    password: str | Secret | None
-    ssl_ca_file: str | PathLike[str] | None
-    ssl_cert_file: str | PathLike[str] | None
-    ssl_key_file: str | PathLike[str] | None
-    ssl_key_password: str | Secret | None
-    ssl_verify_hostname: bool | None
+    keyspace: Annotated[str | None, Row(values=values.keyspace(), default="cassieq")]
+    datacenter: Annotated[str | None, Row(values=values.text(200), example="datacenter1")]
+    connect_timeout: Annotated[
+        float | str | None, Row(values=values.seconds(1, 60), default=10.0, unit="seconds")
+    ]
+    username: Annotated[str | None, Row(values=values.text(200), example="billing")]
+    # Spark hides an option whose name contains "password" (spark.redaction.regex) where it
+    # prints plans; so the names of secrets must contain it.
+    password: Annotated[str | Secret | None, _SECRET]
+    ssl_ca_file: Annotated[str | PathLike[str] | None, _file("/etc/cassieq/ca.pem")]
+    ssl_cert_file: Annotated[str | PathLike[str] | None, _file("/etc/cassieq/client.pem")]
+    ssl_key_file: Annotated[str | PathLike[str] | None, _file("/etc/cassieq/client.key")]
+    ssl_key_password: Annotated[str | Secret | None, _SECRET]
+    ssl_verify_hostname: Annotated[bool | None, Row(values=values.flag(), default=True)]
 
 
 def by_option(
@@ -66,15 +91,9 @@ def by_option(
         if keyword not in ConnectionArguments.__annotations__:
             known = [*ConnectionArguments.__annotations__, *own, *others]
             spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
-            near = get_close_matches(spelt, known, n=1)
-            raise OptionUnknown(
-                f"{of}() has no keyword {keyword!r}. "
-                + (f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(sorted(known))}")
-            )
-    return {
-        re.sub(r"_([a-z])", lambda found: found[1].upper(), keyword): value
-        for keyword, value in {**connection, **own}.items()
-    }
+            hint = did_you_mean(spelt, known) or f" It has: {', '.join(sorted(known))}"
+            raise OptionUnknown(f"{of}() has no keyword {keyword!r}.{hint}")
+    return {camel_case(keyword): value for keyword, value in {**connection, **own}.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,86 +153,5 @@ CONNECTION: Final[tuple[Option, ...]] = (
         example="10.0.0.1:9042,10.0.0.2:9042",
         doc="Cassandra nodes to connect to first. The default port is 9042.",
     ),
-    Option(
-        name="keyspace",
-        scopes=EVERYWHERE,
-        values=values.keyspace(),
-        default="cassieq",
-        doc="The keyspace that holds the queues. `bootstrap` creates it.",
-    ),
-    Option(
-        name="datacenter",
-        scopes=EVERYWHERE,
-        values=values.text(200),
-        example="datacenter1",
-        doc="The local data centre. Unset: the data centre of the contact points.",
-    ),
-    Option(
-        name="connectTimeout",
-        scopes=EVERYWHERE,
-        values=values.seconds(1, 60),
-        default=10.0,
-        unit="seconds",
-        doc="How long to wait for a first answer from a node.",
-    ),
-    Option(
-        name="username",
-        scopes=EVERYWHERE,
-        values=values.text(200),
-        example="billing",
-        doc="The role to log in as. It needs `password`. Unset: no login.",
-    ),
-    # Spark hides an option whose name contains "password" (spark.redaction.regex) where it
-    # prints plans; so the names of secrets must contain it.
-    Option(
-        name="password",
-        scopes=EVERYWHERE,
-        values=values.secret(1_000),
-        example="***",
-        is_secret=True,
-        doc="The password of `username`. Prefer the environment variable, so that no secret is "
-        "in your code.",
-    ),
-    Option(
-        name="sslCaFile",
-        scopes=EVERYWHERE,
-        values=values.file_path(),
-        example="/etc/cassieq/ca.pem",
-        doc="PEM file with the certificates of the CAs that may sign the nodes' certificates. If "
-        "it is set, every connection uses TLS; if not, none does. This file, `sslCertFile` "
-        "and `sslKeyFile` must be on every machine that runs tasks.",
-    ),
-    Option(
-        name="sslCertFile",
-        scopes=EVERYWHERE,
-        values=values.file_path(),
-        example="/etc/cassieq/client.pem",
-        doc="PEM file with this client's certificate and the certificates between it and its CA, "
-        "for nodes that ask for one.",
-    ),
-    Option(
-        name="sslKeyFile",
-        scopes=EVERYWHERE,
-        values=values.file_path(),
-        example="/etc/cassieq/client.key",
-        doc="PEM file with the private key of `sslCertFile`. Unset: the key is in `sslCertFile` "
-        "itself.",
-    ),
-    Option(
-        name="sslKeyPassword",
-        scopes=EVERYWHERE,
-        values=values.secret(1_000),
-        example="***",
-        is_secret=True,
-        doc="The password of the private key, if the key is encrypted.",
-    ),
-    Option(
-        name="sslVerifyHostname",
-        scopes=EVERYWHERE,
-        values=values.flag(),
-        default=True,
-        doc="Check that a node's certificate names the address that the driver connects to. "
-        "Drivers connect to the addresses that nodes tell each other, so certificates must "
-        "name those.",
-    ),
+    *rows_of(ConnectionArguments, EVERYWHERE),
 )

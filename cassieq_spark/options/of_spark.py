@@ -111,169 +111,119 @@ def select(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """Options of both ways to read."""
+    """Options of both ways to read.
+
+    Attributes:
+        min_partitions: Spread a batch over at least this many tasks, if there are enough messages.
+            Unset: as many tasks as the driver's machine has cores, with 10,000 to 500,000 messages
+            each.
+    """
 
     connection: ConnectionOptions
     queues: QueueSelection
-    min_partitions: int | None = row(
-        values.whole(1, 100_000),
-        unit="input partitions",
-        example=16,
-        doc="Spread a batch over at least this many tasks, if there are enough messages. Unset: "
-        "as many tasks as the driver's machine has cores, with 10,000 to 500,000 messages "
-        "each.",
-    )
+    min_partitions: int | None = row(values.whole(1, 100_000), unit="input partitions", example=16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(ReadingOptions):
-    """Options of ``spark.read``. Its queues are all only for a view of many queues."""
+    """Options of ``spark.read``. Its queues are all only for a view of many queues.
 
-    view: str = row(
-        values.one_of(*VIEWS),
-        default="messages",
-        has_variable=False,
-        doc="What a batch read shows: the visible messages, or another side of the queue's "
-        "state; see the guide to views. `queues`, `lanes`, `stats` and `scheduled` need no "
-        "`queue`: without it they show all queues of the keyspace.",
-    )
-    push_filters: bool = row(
-        values.flag(),
-        default=False,
-        has_variable=False,
-        doc="Read only the buckets that the query's filters select. Use it only for a DataFrame "
-        "that is filtered in one way: Spark 4.3.0 gives the filters of one scan to the "
-        "others as well, see the guide to views. Needs "
-        "`spark.sql.python.filterPushdown.enabled`.",
-    )
+    Attributes:
+        view: What a batch read shows: the visible messages, or another side of the queue's state;
+            see the guide to views. `queues`, `lanes`, `stats` and `scheduled` need no `queue`:
+            without it they show all queues of the keyspace.
+        push_filters: Read only the buckets that the query's filters select. Use it only for a
+            DataFrame that is filtered in one way: Spark 4.3.0 gives the filters of one scan to the
+            others as well, see the guide to views. Needs `spark.sql.python.filterPushdown.enabled`.
+    """
+
+    view: str = row(values.one_of(*VIEWS), default="messages", has_variable=False)
+    push_filters: bool = row(values.flag(), default=False, has_variable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ReadingOptions):
-    """Options of ``spark.readStream``."""
+    """Options of ``spark.readStream``.
+
+    Attributes:
+        max_messages_per_trigger: The most messages in one micro-batch. Unset: all visible messages.
+        max_bytes_per_trigger: The approximate size of one micro-batch, in bytes as they are stored,
+            that is, compressed. A batch has at least one message. Unset: no limit.
+        min_messages_per_trigger: Wait until at least this many messages are visible, but no longer
+            than `maxTriggerDelay`. Unset: take what is visible. Queries with `availableNow` do not
+            wait.
+        max_trigger_delay_s: How long `minMessagesPerTrigger` may hold back visible messages.
+        lag_interval_s: How often the query counts the messages that it is behind, for its progress.
+        ack_mode: `commit`: a batch is acked when Spark has committed it. `manual`: only the
+            messages that `cassieq_spark.settle` acks are acked; the others are delivered again.
+        min_priority: Read only messages of this priority and higher ones.
+        visibility_timeout_s: How long the messages of a batch stay hidden from other consumers if
+            the query dies. A running query renews its leases. Unset: the queue's timeout.
+        consumer: A name that shows who holds a lease. Unset: a name made from the run's id.
+        on_lease_lost: What a restarted query does if another consumer has messages of its batch:
+            `skip` goes on without them, `fail` ends the query.
+        fail_on_data_loss: Fail if the queue was purged, or deleted and created anew, since the
+            checkpoint was written.
+        max_batch_duration_s: How long the query goes on renewing leases after Spark's last call.
+    """
 
     max_messages_per_trigger: int | None = row(
-        values.whole(1, 10**12),
-        unit="messages",
-        example=100_000,
-        doc="The most messages in one micro-batch. Unset: all visible messages.",
+        values.whole(1, 10**12), unit="messages", example=100_000
     )
     max_bytes_per_trigger: int | None = row(
-        values.size_bytes(1, 1 << 50),
-        unit="bytes",
-        example=256 * 1024**2,
-        doc="The approximate size of one micro-batch, in bytes as they are stored, that is, "
-        "compressed. A batch has at least one message. Unset: no limit.",
+        values.size_bytes(1, 1 << 50), unit="bytes", example=256 * 1024**2
     )
     min_messages_per_trigger: int | None = row(
-        values.whole(1, 10**12),
-        unit="messages",
-        example=10_000,
-        doc="Wait until at least this many messages are visible, but no longer than "
-        "`maxTriggerDelay`. Unset: take what is visible. Queries with `availableNow` do not "
-        "wait.",
+        values.whole(1, 10**12), unit="messages", example=10_000
     )
     max_trigger_delay_s: float = row(
-        values.seconds(0.1, 86_400),
-        default=900.0,
-        unit="seconds",
-        example="30s",
-        doc="How long `minMessagesPerTrigger` may hold back visible messages.",
+        values.seconds(0.1, 86_400), default=900.0, unit="seconds", example="30s"
     )
-    lag_interval_s: float = row(
-        values.seconds(0.1, 86_400),
-        default=10.0,
-        unit="seconds",
-        doc="How often the query counts the messages that it is behind, for its progress.",
-    )
-    ack_mode: str = row(
-        values.one_of("commit", "manual"),
-        default="commit",
-        doc="`commit`: a batch is acked when Spark has committed it. `manual`: only the messages "
-        "that `cassieq_spark.settle` acks are acked; the others are delivered again.",
-    )
-    min_priority: int = row(
-        values.whole(0, MAX_PRIORITIES - 1),
-        default=0,
-        doc="Read only messages of this priority and higher ones.",
-    )
+    lag_interval_s: float = row(values.seconds(0.1, 86_400), default=10.0, unit="seconds")
+    ack_mode: str = row(values.one_of("commit", "manual"), default="commit")
+    min_priority: int = row(values.whole(0, MAX_PRIORITIES - 1), default=0)
     visibility_timeout_s: float | None = row(
-        values.seconds(0.1, THIRTY_DAYS_S),
-        unit="seconds",
-        example="30s",
-        doc="How long the messages of a batch stay hidden from other consumers if the query "
-        "dies. A running query renews its leases. Unset: the queue's timeout.",
+        values.seconds(0.1, THIRTY_DAYS_S), unit="seconds", example="30s"
     )
-    consumer: str | None = row(
-        values.text(200),
-        example="billing",
-        doc="A name that shows who holds a lease. Unset: a name made from the run's id.",
-    )
-    on_lease_lost: str = row(
-        values.one_of("skip", "fail"),
-        default="skip",
-        doc="What a restarted query does if another consumer has messages of its batch: `skip` "
-        "goes on without them, `fail` ends the query.",
-    )
-    fail_on_data_loss: bool = row(
-        values.flag(),
-        default=True,
-        doc="Fail if the queue was purged, or deleted and created anew, since the checkpoint was "
-        "written.",
-    )
+    consumer: str | None = row(values.text(200), example="billing")
+    on_lease_lost: str = row(values.one_of("skip", "fail"), default="skip")
+    fail_on_data_loss: bool = row(values.flag(), default=True)
     max_batch_duration_s: float = row(
-        values.seconds(1, THIRTY_DAYS_S),
-        default=3_600.0,
-        unit="seconds",
-        doc="How long the query goes on renewing leases after Spark's last call.",
+        values.seconds(1, THIRTY_DAYS_S), default=3_600.0, unit="seconds"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Options of ``df.writeStream`` and ``df.write``."""
+    """Options of ``df.writeStream`` and ``df.write``.
+
+    Attributes:
+        sink_id: The name of a writer's transactions, like Delta's `txnAppId`. Unset: Spark's query
+            id; for `df.write`, each write is a new transaction.
+        batch_id: The number of the batch, which is written only once, like Delta's `txnVersion`.
+            For `df.write`, which needs both, or neither of `sinkId` and `batchId`.
+        chunk_messages: The most messages in one stored row.
+        chunk_bytes: The most bytes of bodies in one stored row, before compression. A larger body
+            has a row of its own.
+        bucket_bytes: The size at which a bucket (one Cassandra partition) is closed early.
+        writes_in_flight: The number of chunks that one task writes at the same time, in all lanes
+            together.
+    """
 
     connection: ConnectionOptions
     queue: QueueName
-    sink_id: str | None = row(
-        values.text(400),
-        example="orders-by-country",
-        has_variable=False,
-        doc="The name of a writer's transactions, like Delta's `txnAppId`. Unset: Spark's query "
-        "id; for `df.write`, each write is a new transaction.",
-    )
-    batch_id: int | None = row(
-        values.whole(0, (1 << 63) - 1),
-        example=7,
-        has_variable=False,
-        doc="The number of the batch, which is written only once, like Delta's `txnVersion`. "
-        "For `df.write`, which needs both, or neither of `sinkId` and `batchId`.",
-    )
+    sink_id: str | None = row(values.text(400), example="orders-by-country", has_variable=False)
+    batch_id: int | None = row(values.whole(0, (1 << 63) - 1), example=7, has_variable=False)
     chunk_messages: int = row(
-        values.whole(1, MAX_CHUNK_MESSAGES),
-        default=CHUNK_MESSAGES,
-        unit="messages",
-        doc="The most messages in one stored row.",
+        values.whole(1, MAX_CHUNK_MESSAGES), default=CHUNK_MESSAGES, unit="messages"
     )
     chunk_bytes: int = row(
-        values.size_bytes(4 * 1024, PART_BYTES),
-        default=CHUNK_BYTES,
-        unit="bytes",
-        doc="The most bytes of bodies in one stored row, before compression. A larger body has a "
-        "row of its own.",
+        values.size_bytes(4 * 1024, PART_BYTES), default=CHUNK_BYTES, unit="bytes"
     )
     bucket_bytes: int = row(
-        values.size_bytes(1024**2, 256 * 1024**2),
-        default=BUCKET_BYTES,
-        unit="bytes",
-        doc="The size at which a bucket (one Cassandra partition) is closed early.",
+        values.size_bytes(1024**2, 256 * 1024**2), default=BUCKET_BYTES, unit="bytes"
     )
-    writes_in_flight: int = row(
-        values.whole(1, 64),
-        default=8,
-        unit="statements",
-        doc="The number of chunks that one task writes at the same time, in all lanes together.",
-    )
+    writes_in_flight: int = row(values.whole(1, 64), default=8, unit="statements")
 
 
 FORMATS: Final[tuple[Option, ...]] = (
@@ -308,30 +258,13 @@ FORMATS: Final[tuple[Option, ...]] = (
     *rows_of(SinkOptions, SINK),
 )
 
-SPARKS_OWN: Final[tuple[Option, ...]] = (
-    # Spark passes these to a source and a sink with ours: seen in 4.2.1 and 4.3.0, no others.
-    Option(
-        name="path",
-        scopes=SPARK,
-        values=values.anything(),
-        doc="Argument of `load`, `save` and `start`. It is refused: a queue has no path.",
-    ),
-    Option(
-        name="paths",
-        scopes=SPARK,
-        values=values.anything(),
-        doc="Argument of `load` if it is a list. It is refused, too.",
-    ),
-    Option(
-        name="checkpointLocation",
-        scopes=SPARK,
-        values=values.anything(),
-        doc="The directory where a streaming query keeps its progress.",
-    ),
-    Option(
-        name="queryName",
-        scopes=SPARK,
-        values=values.anything(),
-        doc="The name of a streaming query.",
-    ),
+# Spark passes these to a source and a sink with ours: seen in 4.2.1 and 4.3.0, no others.
+SPARKS_OWN: Final = tuple(
+    Option(name=name, scopes=SPARK, values=values.anything(), doc=doc)
+    for name, doc in {
+        "path": "Argument of `load`, `save` and `start`. It is refused: a queue has no path.",
+        "paths": "Argument of `load` if it is a list. It is refused, too.",
+        "checkpointLocation": "The directory where a streaming query keeps its progress.",
+        "queryName": "The name of a streaming query.",
+    }.items()
 )

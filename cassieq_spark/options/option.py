@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.options.values import Values
@@ -74,28 +77,71 @@ QUEUE: Final = frozenset({Scope.QUEUE})
 SPARK: Final = frozenset({Scope.SPARK})
 
 
+class Row(dict[str, Any]):
+    """What a field says of its option: the attributes of `Option` that nothing else says."""
+
+
 _ROW: Final = "cassieq_option"
 
 
 def row(allowed: Values[Any], *, default: Any = None, **more: Any) -> Any:
-    """Define a field of a frozen value that is an option, with the attributes of `Option`."""
+    """Define a field of a frozen value that is an option; its class's docstring explains it."""
     # Under one key: pydantic reads keys such as "default" as its own.
-    return field(default=default, metadata={_ROW: {"values": allowed, "default": default, **more}})
+    return field(default=default, metadata={_ROW: Row(values=allowed, default=default, **more)})
 
 
 def rows_of(kind: type, scopes: frozenset[Scope], *, is_python: bool = False) -> list[Option]:
     """The options that a class has as its own fields, without those of its base.
 
+    A field has a `Row` in its metadata or its annotation, and is explained by the docstring.
+
     Args:
         is_python: Whether they are named like keywords of Python: ``max_deliveries``.
     """
+    meanings = named_in(parts_of(kind).get("Attributes", ""))
+    if is_dataclass(kind):
+        rows = {one.name: one.metadata.get(_ROW) for one in fields(kind)}
+    else:
+        hints = get_type_hints(kind, include_extras=True)
+        rows = {name: hint.__metadata__[0] for name, hint in hints.items()}
     found = []
-    for one in fields(kind):
-        if _ROW in one.metadata and one.name in kind.__annotations__:
-            attributes = one.metadata[_ROW]
-            # A field of a time has its unit in its name; the option has not (conventions 2).
-            name = one.name.removesuffix("_s") if attributes.get("unit") == "seconds" else one.name
-            if not is_python:
-                name = re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
-            found.append(Option(name=name, field=one.name, scopes=scopes, **attributes))
+    for one, attributes in rows.items():
+        if attributes is None or one not in kind.__annotations__:
+            continue
+        # A field of a time has its unit in its name; the option has not (conventions 2).
+        name = one.removesuffix("_s") if attributes.get("unit") == "seconds" else one
+        name = name if is_python else camel_case(name)
+        found.append(
+            Option(name=name, field=one, scopes=scopes, doc=meanings.get(one, ""), **attributes)
+        )
     return found
+
+
+def camel_case(name: str) -> str:
+    """``contact_points`` is ``contactPoints``, as Spark writes options."""
+    return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
+
+
+def parts_of(thing: object) -> dict[str, str]:
+    """The parts of a docstring, by their titles (``Args``); the text before them under ``""``."""
+    named = re.split(r"^(\w+):\n", inspect.getdoc(thing) or "", flags=re.MULTILINE)
+    return dict(zip(["", *named[1::2]], named[::2], strict=True))
+
+
+def named_in(part: str) -> dict[str, str]:
+    """What a part of a docstring says of each name."""
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The name that somebody meant who misspelt it, in any capitalisation; None: none is near."""
+    by_key = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), by_key, n=1, cutoff=cutoff)
+    return by_key[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question for the end of an error, with a space before it; empty if no name is near."""
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import reprlib
@@ -10,7 +9,13 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self, TypeVar
 
-from cassieq_spark.errors import OptionInvalid, OptionUnknown, RowCorrupt, SchemaMismatch
+from cassieq_spark.errors import (
+    OptionInvalid,
+    OptionUnknown,
+    RowCorrupt,
+    SchemaMismatch,
+    UsageError,
+)
 from cassieq_spark.model.dedup import MAX_WINDOW_S, MIN_WINDOW_S
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import QueueName
@@ -35,9 +40,12 @@ from cassieq_spark.options.option import (
     ENV_PREFIX,
     FOUR_HUNDRED_DAYS_S,
     QUEUE,
+    READING,
     THIRTY_DAYS_S,
     Option,
     Scope,
+    did_you_mean,
+    nearest,
     row,
     rows_of,
 )
@@ -52,108 +60,73 @@ _FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """Settings of ``client.create_queue``; they are stored with the queue."""
+    """Settings of ``client.create_queue``; they are stored with the queue.
 
-    bucket_size: int = row(
-        values.whole(1, 100_000, from_text=False),
-        default=100_000,
-        unit="ids",
-        doc="The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger "
-        "buckets are cheaper.",
-    )
+    Attributes:
+        bucket_size: The number of ids in a bucket. LWTs are paid per bucket, so fewer and larger
+            buckets are cheaper.
+        priorities: The number of priorities. `put` takes a priority from 0 to one less than this; a
+            higher one is handed out first. It cannot change.
+        shards: The number of lanes of each priority, for many producers and consumers at once.
+            Messages of one `key` stay in one lane. `priorities` times `shards` is 64 at most. It
+            cannot change.
+        fairness: The share of what is handed out that is offered to a lower priority first, from 0
+            to 0.5. With 0, a lower priority gets nothing while a higher one has messages.
+        schedule_after_s: A message that is due later than this from now waits in a part of its own,
+            so that it costs nothing until its time comes.
+        schedule_period_s: Scheduled messages that are due within the same period share such a part.
+            A message may be due at most 10,000 periods ahead, and at most 400 days. It cannot
+            change.
+        visibility_timeout_s: How long a message stays hidden after a get that sets no timeout
+            itself.
+        max_deliveries: The number of deliveries that a message has; after the last one it is dead.
+            Messages die only if the queue has a dead-letter queue. Unset: no limit.
+        dead_letter_queue: The queue that repair moves dead messages to. It must exist already.
+        repair_timeout_s: How long a bulk writer may be silent before repair aborts its transaction.
+        linger_s: How long a bucket stays open for more messages after a reader first saw a message
+            in it. Messages that come one by one, or a few at a time, do not wait for it.
+        gap_timeout_s: How long a reserved bucket may stay empty before it is closed.
+        retention_s: How long a message is kept that nobody gets, counted from when it is due. Then
+            it expires. It counts for buckets that are sealed after it was set. Unset: for ever.
+        dead_letter_expired: Whether expired messages go to the dead-letter queue, with the reason
+            `expired`. Otherwise they are dropped.
+        dedup_window_s: How long a `dedup_key` stands for the first message that was put with it: a
+            further put of the key stores nothing. A longer window counts for keys that are put
+            after it was set. Unset: keys are refused.
+    """
+
+    bucket_size: int = row(values.whole(1, 100_000, from_text=False), default=100_000, unit="ids")
     priorities: int = row(
-        values.whole(1, MAX_PRIORITIES, from_text=False),
-        default=1,
-        unit="classes",
-        doc="The number of priorities. `put` takes a priority from 0 to one less than this; a "
-        "higher one is handed out first. It cannot change.",
+        values.whole(1, MAX_PRIORITIES, from_text=False), default=1, unit="classes"
     )
-    shards: int = row(
-        values.whole(1, MAX_SHARDS, from_text=False),
-        default=1,
-        unit="lanes",
-        doc="The number of lanes of each priority, for many producers and consumers at once. "
-        "Messages of one `key` stay in one lane. `priorities` times `shards` is 64 at most. It "
-        "cannot change.",
-    )
-    fairness: float = row(
-        values.share(0.5),
-        default=0.1,
-        unit="share",
-        doc="The share of what is handed out that is offered to a lower priority first, from 0 "
-        "to 0.5. With 0, a lower priority gets nothing while a higher one has messages.",
-    )
+    shards: int = row(values.whole(1, MAX_SHARDS, from_text=False), default=1, unit="lanes")
+    fairness: float = row(values.share(0.5), default=0.1, unit="share")
     schedule_after_s: float = row(
-        values.seconds(0, 86_400, from_text=False),
-        default=900.0,
-        unit="seconds",
-        doc="A message that is due later than this from now waits in a part of its own, so that "
-        "it costs nothing until its time comes.",
+        values.seconds(0, 86_400, from_text=False), default=900.0, unit="seconds"
     )
     schedule_period_s: float = row(
-        values.seconds(60, 86_400, from_text=False),
-        default=3_600.0,
-        unit="seconds",
-        doc="Scheduled messages that are due within the same period share such a part. A message "
-        "may be due at most 10,000 periods ahead, and at most 400 days. It cannot change.",
+        values.seconds(60, 86_400, from_text=False), default=3_600.0, unit="seconds"
     )
     visibility_timeout_s: float = row(
-        values.seconds(0.1, THIRTY_DAYS_S, from_text=False),
-        default=30.0,
-        unit="seconds",
-        doc="How long a message stays hidden after a get that sets no timeout itself.",
+        values.seconds(0.1, THIRTY_DAYS_S, from_text=False), default=30.0, unit="seconds"
     )
     max_deliveries: int | None = row(
-        values.whole(1, (1 << 31) - 1, from_text=False),
-        unit="deliveries",
-        example=5,
-        doc="The number of deliveries that a message has; after the last one it is dead. "
-        "Messages die only if the queue has a dead-letter queue. Unset: no limit.",
+        values.whole(1, (1 << 31) - 1, from_text=False), unit="deliveries", example=5
     )
-    dead_letter_queue: QueueName | None = row(
-        values.queue_name(),
-        example="orders.dead",
-        doc="The queue that repair moves dead messages to. It must exist already.",
-    )
+    dead_letter_queue: QueueName | None = row(values.queue_name(), example="orders.dead")
     repair_timeout_s: float = row(
-        values.seconds(0.2, 86_400, from_text=False),
-        default=15.0,
-        unit="seconds",
-        doc="How long a bulk writer may be silent before repair aborts its transaction.",
+        values.seconds(0.2, 86_400, from_text=False), default=15.0, unit="seconds"
     )
-    linger_s: float = row(
-        values.seconds(0, 60, from_text=False),
-        default=0.02,
-        unit="seconds",
-        doc="How long a bucket stays open for more messages after a reader first saw a message "
-        "in it. Messages that come one by one, or a few at a time, do not wait for it.",
-    )
+    linger_s: float = row(values.seconds(0, 60, from_text=False), default=0.02, unit="seconds")
     gap_timeout_s: float = row(
-        values.seconds(0.1, 86_400, from_text=False),
-        default=10.0,
-        unit="seconds",
-        doc="How long a reserved bucket may stay empty before it is closed.",
+        values.seconds(0.1, 86_400, from_text=False), default=10.0, unit="seconds"
     )
     retention_s: float | None = row(
-        values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False),
-        unit="seconds",
-        example=345_600,
-        doc="How long a message is kept that nobody gets, counted from when it is due. Then it "
-        "expires. It counts for buckets that are sealed after it was set. Unset: for ever.",
+        values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False), unit="seconds", example=345_600
     )
-    dead_letter_expired: bool = row(
-        values.flag(),
-        default=False,
-        doc="Whether expired messages go to the dead-letter queue, with the reason `expired`. "
-        "Otherwise they are dropped.",
-    )
+    dead_letter_expired: bool = row(values.flag(), default=False)
     dedup_window_s: float | None = row(
-        values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False),
-        unit="seconds",
-        example=3_600,
-        doc="How long a `dedup_key` stands for the first message that was put with it: a further "
-        "put of the key stores nothing. A longer window counts for keys that are put after it was "
-        "set. Unset: keys are refused.",
+        values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False), unit="seconds", example=3_600
     )
 
     @classmethod
@@ -241,7 +214,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
 OTHERS: Final = (
     "CASSIEQ_ACCESS_KEY_ID",
     "CASSIEQ_ACCESS_LOG",
-    "CASSIEQ_FORK_SERVER",
     "CASSIEQ_IVY_SETTINGS",
     "CASSIEQ_LOG_FORMAT",
     "CASSIEQ_LOG_LEVEL",
@@ -264,15 +236,16 @@ Without a limit, a program's own variables would each be taken for one of ours.
 def misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
     """Each variable that looks like one of ours and is none, with the nearest of ours."""
     bare = [one.removeprefix(ENV_PREFIX) for one in KNOWN]
+    flat = {one.replace("_", ""): one for one in bare}
     found = []
     for name in sorted(names):
         plain = name.upper().replace("-", "_")
         if name in KNOWN or not plain.startswith(ENV_PREFIX):
             continue
-        near = difflib.get_close_matches(
-            plain.removeprefix(ENV_PREFIX), bare, n=1, cutoff=_CLOSE
-        ) or _without_underscores(plain, bare)
-        found += [(name, ENV_PREFIX + one) for one in near]
+        short = plain.removeprefix(ENV_PREFIX)
+        near = nearest(short, bare, cutoff=_CLOSE) or flat.get(short.replace("_", ""))
+        if near:
+            found.append((name, ENV_PREFIX + near))
     return found
 
 
@@ -280,11 +253,6 @@ def nearest_to(variable: str, names: Iterable[str]) -> str:
     """A sentence for an error that says an option is not set, if a variable of it is misspelt."""
     wrong = [name for name, right in misspelt(names) if right == variable]
     return f" Variable {wrong[0]} is not read: did you mean {variable}?" if wrong else ""
-
-
-def _without_underscores(name: str, bare: list[str]) -> list[str]:
-    flat = name.removeprefix(ENV_PREFIX).replace("_", "")
-    return [one for one in bare if one.replace("_", "") == flat][:1]
 
 
 def queue_name(value: object) -> QueueName:
@@ -512,8 +480,8 @@ def _parse(option: Option, value: Any, where: str) -> Any:
 
 def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown:
     """The error for a name that is not among the known ones, which are by lower-case name."""
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hints = [f"Did you mean {known[key].name!r}?" for key in near]
+    near = did_you_mean(name, (option.name for option in known.values()))
+    hints = [near.strip()] if near else []
     for option in OPTIONS:
         if option.name.lower() == name.lower():
             owners = " and ".join(other.value for other in Scope if other in option.scopes)
@@ -523,3 +491,51 @@ def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown
             f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
         )
     return OptionUnknown(f"{name!r} is not an option of {whose}. {' '.join(hints)}")
+
+
+_EITHER: Final = "the cassieq source or the cassieq batch reader"
+
+
+def check_load(given: Mapping[str, Any]) -> None:
+    """Refuse options that fit neither a stream nor a batch.
+
+    What fits one of the two is checked again when Spark makes its reader.
+
+    Raises:
+        OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
+    """
+    refuse_path(given)
+    names = {name.lower() for name in given}
+    known = {one.name.lower(): one for one in OPTIONS if one.scopes & READING}
+    ignored = {one.name.lower() for one in OPTIONS if Scope.SPARK in one.scopes}
+    for name in given:
+        if name.lower() not in known.keys() | ignored:
+            raise unknown(name, _EITHER, known)
+    refused: dict[Scope, UsageError] = {}
+    for scope, parse in ((Scope.SOURCE, parse_source), (Scope.READ, parse_read)):
+        try:
+            parse(given)
+        except UsageError as error:
+            refused[scope] = error
+        else:
+            return
+    own = {
+        scope: sum(known[name].scopes & READING == {scope} for name in names & known.keys())
+        for scope in refused
+    }
+    raise refused[max(own, key=own.__getitem__)]
+
+
+def refuse_path(given: Mapping[str, Any]) -> None:
+    """Refuse the argument of ``load``, ``save`` and ``start``: a queue has no path.
+
+    Raises:
+        OptionInvalid: It is there.
+    """
+    for name, value in given.items():
+        if name.lower() in ("path", "paths"):
+            raise OptionInvalid(
+                f"option {name.lower()!r} is {value!r}, but a path means nothing here. It is the "
+                "argument of load, save or start: leave it out, and name the queue with option "
+                "'queue'"
+            )

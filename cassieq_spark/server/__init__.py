@@ -3,8 +3,8 @@
 Every promise is the client's. The process keeps nothing that another one would miss, so any number
 of gateways serve one keyspace.
 
-`serve` runs it, and `app` has its addresses. `entrance`, `connection` and `limits` bound what
-clients hold, `guards` says what every request passes, `principal` who asks, `door` what all doors
-share. `backend` awaits the client, and `batches` puts and settles what comes together. `sqs/`
-speaks SQS, `rest/` has resources for curl, `ui/` pages for people.
+`serve` runs it, `app` has its addresses, and `operations` lists what can be asked. `entrance` and
+`connection` bound what clients hold, `guards` says what every request passes, `principal` who asks,
+`door` what all doors share. `backend` awaits the client, and `batches` puts and settles what comes
+together. `sqs/` speaks SQS, `rest/` has resources for curl, `ui/` pages for people.
 """

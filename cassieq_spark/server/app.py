@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, compile_path
+from starlette.routing import Route
 
 from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.guards import Guards
-from cassieq_spark.server.limits import BodyLimit
-from cassieq_spark.server.measured import OWN_PATHS, Measured, RequestMetrics, door_of
+from cassieq_spark.server.guards import BodyLimit, Guards
+from cassieq_spark.server.measured import OWN_PATHS, UI, Measured, RequestMetrics, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rates import Rates
 from cassieq_spark.server.repairing import RepairLog, repair_every
-from cassieq_spark.server.rest.door import ADDRESSES as REST
 from cassieq_spark.server.rest.door import RestDoor
 from cassieq_spark.server.rest.openapi import docs, openapi_json
-from cassieq_spark.server.sqs.door import METHODS, SqsDoor
+from cassieq_spark.server.sqs.door import QUEUE_PATH, SqsDoor
 from cassieq_spark.server.turns import Busy
-from cassieq_spark.server.ui.door import ADDRESSES as UI
 from cassieq_spark.server.ui.door import UiDoor, to_home
-from cassieq_spark.server.ui.page import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.client import Client
     from cassieq_spark.server.door import Door
-    from cassieq_spark.server.limits import Refusal
+    from cassieq_spark.server.guards import Refusal
     from cassieq_spark.server.settings import GatewaySettings
 
 READY_S = 5.0
@@ -49,10 +45,6 @@ READY_S = 5.0
 
 SCAN_ENDS_S = 1.0
 """How long a scan of the queues may hold up the end."""
-
-QUEUE_PATH: Final = "/{account:str}/{queue:str}"
-
-_QUEUE_PATH: Final = compile_path(QUEUE_PATH)[0]
 
 
 class Gateway:
@@ -86,7 +78,7 @@ class Gateway:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        doors: dict[str, Door] = {
+        self._doors: dict[str, Door] = {
             "sqs": SqsDoor(self.backend, self.gate),
             "rest": RestDoor(self.backend, self.gate),
             "ui": UiDoor(self.backend, self.gate, self.repairs, self.rates),
@@ -98,21 +90,21 @@ class Gateway:
                 return PlainTextResponse(
                     f"{refusal.detail}\n", status_code=refusal.status, headers=refusal.headers
                 )
-            return doors[door_of(scope["path"])].failure(refusal, scope)
+            return self._doors[door_of(scope["path"])].failure(refusal, scope)
 
         own = [
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
             Route("/openapi.json", openapi_json),
             Route("/docs", docs),
-            Route(PREFIX, to_home),
+            Route(UI, to_home),
         ]
         if not self.settings.checks_accounts:
             # It names the queues of all accounts. With accounts it is served on a port of its own
             # only, which is for operators (`--metrics-port`).
             own.append(Route("/metrics", self._metrics))
         return Starlette(
-            routes=[*own, Route("/", doors["sqs"]), Route(QUEUE_PATH, doors["sqs"])],
+            routes=[*own, Route("/", self._doors["sqs"]), Route(QUEUE_PATH, self._doors["sqs"])],
             middleware=[
                 Middleware(Measured, requests=self.requests),
                 Middleware(
@@ -121,7 +113,7 @@ class Gateway:
                     guard=Guards(self.settings, self._methods).check,
                     refused=refused,
                 ),
-                Middleware(_Doors, doors=doors),
+                Middleware(_Doors, doors=self._doors),
             ],
             lifespan=self._running,
         )
@@ -130,16 +122,9 @@ class Gateway:
         """The methods of an address, GET for HEAD, too; None: there is nothing."""
         if path == "/metrics" and self.settings.checks_accounts:
             return None
-        if path in OWN_PATHS or path == PREFIX:
+        if path in OWN_PATHS or path == UI:
             return ("GET",)
-        match door_of(path):
-            case "rest":
-                return REST.methods(path)
-            case "ui":
-                return UI.methods(path)
-            case _:
-                is_queue = path == "/" or _QUEUE_PATH.match(path)
-                return METHODS if is_queue else None
+        return self._doors[door_of(path)].methods(path)
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
@@ -205,7 +190,7 @@ class _Doors:
         self._doors = doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, PREFIX):
+        if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, UI):
             door = door_of(scope["path"])
             if door != "sqs" or scope["path"] == "/":
                 await self._doors[door](scope, receive, send)

@@ -10,21 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from cassieq_spark import errors
 from cassieq_spark.aio.client import connected, for_tasks
-from cassieq_spark.errors import (
-    AuthenticationRefused,
-    CasAmbiguous,
-    CasContention,
-    CassieqError,
-    PutAmbiguous,
-    QueueDeleted,
-    QueueNotFound,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
-    TlsFailed,
-)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.find import suggests
 from cassieq_spark.recent import Recent
@@ -62,13 +49,13 @@ HANDLES: Final = 10_000
 when it is needed."""
 
 COME_AGAIN: Final = (
-    CasAmbiguous,
-    CasContention,
-    PutAmbiguous,
-    SchemaMismatch,
-    SchemaMissing,
-    StoreTimeout,
-    StoreUnavailable,
+    errors.CasAmbiguous,
+    errors.CasContention,
+    errors.PutAmbiguous,
+    errors.SchemaMismatch,
+    errors.SchemaMissing,
+    errors.StoreTimeout,
+    errors.StoreUnavailable,
 )
 """Errors of the cluster, not of the request: the same request may succeed later."""
 
@@ -106,7 +93,7 @@ class Backend:
             StoreUnavailable: Cassandra has not answered yet.
         """
         if self._client is None:
-            raise StoreUnavailable(
+            raise errors.StoreUnavailable(
                 "the gateway has not reached Cassandra yet. It tries again every second: send the "
                 "request again later"
             )
@@ -122,7 +109,7 @@ class Backend:
         return self.client._sync.store  # noqa: SLF001 - it is no part of the API
 
     @property
-    def refusal(self) -> CassieqError | None:
+    def refusal(self) -> errors.CassieqError | None:
         """Why Cassandra refuses the client that was connected; it needs no answer."""
         return None if self._client is None else self.store.session.refusal
 
@@ -152,9 +139,9 @@ class Backend:
         while self._client is None:
             try:
                 opened = await portal.asked(connected(self._open_client))
-            except (AuthenticationRefused, TlsFailed):
+            except (errors.AuthenticationRefused, errors.TlsFailed):
                 raise
-            except (StoreUnavailable, StoreTimeout) as error:
+            except (errors.StoreUnavailable, errors.StoreTimeout) as error:
                 event(_logger, "gateway_waits", error=str(error))
                 await asyncio.sleep(AGAIN_S)
             else:
@@ -300,13 +287,13 @@ class Backend:
     async def _on_handle(self, name: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
         try:
             return await work(await self.handle(name))
-        except QueueDeleted:
+        except errors.QueueDeleted:
             self.forget(name)
         try:
             return await work(await self.handle(name))
-        except QueueDeleted as error:
+        except errors.QueueDeleted as error:
             self.forget(name)
-            raise QueueNotFound(error.message) from error
+            raise errors.QueueNotFound(error.message) from error
 
 
 def _account_of(queue: str) -> str | None:

@@ -128,16 +128,14 @@ async def each(
         settle: Returns one answer for each receipt. It raises `ReceiptInvalid`, having done
             nothing, if one of them is of another queue.
     """
-    found: dict[int, T | ReceiptInvalid] = {}
-    for at, receipt in enumerate(receipts):
+    wrong: dict[str, ReceiptInvalid] = {}
+    for receipt in receipts:
         try:
             Receipt.decode(receipt)
         except ReceiptInvalid as error:
-            found[at] = error
-    good = [at for at in range(len(receipts)) if at not in found]
-    answers = await _settled([receipts[at] for at in good], settle)
-    found.update(zip(good, answers, strict=True))
-    return [found[at] for at in range(len(receipts))]
+            wrong[receipt] = error
+    answers = iter(await _settled([one for one in receipts if one not in wrong], settle))
+    return [wrong[one] if one in wrong else next(answers) for one in receipts]
 
 
 async def acks(receipts: Sequence[str], queue: AsyncQueue) -> list[Verdict | ReceiptInvalid]:

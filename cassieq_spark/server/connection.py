@@ -35,7 +35,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
-from cassieq_spark.server.limits import HEADER_BYTES, HOLDING, UNKNOWN, HeaderBytes, coming
+from cassieq_spark.server.guards import HOLDING, UNKNOWN, coming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,42 @@ _STATUS: Final = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
+
+
+HEADER_BYTES: Final = 32
+"""What each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else very many
+tiny ones would fit, and each takes time in which nobody else is served."""
+
+
+class HeaderBytes:
+    """The bytes of a request's headers, and of the lines between and after its chunks.
+
+    The parser keeps the parts of a line that has no end, and says nothing of them. They have the
+    same limit, but are not counted once more when the line is whole.
+
+    Attributes:
+        unsaid: What the parser got since it last said something.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew."""
+        self._said = 0
+        self.unsaid = 0
+
+    def fits(self, size: int) -> bool:
+        """Count what the parser says; return whether all of it is within the limit."""
+        self._said += size
+        self.unsaid = 0
+        return self._said <= self._most
+
+    def has_endless(self, size: int) -> bool:
+        """Whether the parser keeps a line that is too long, and now got so many bytes more."""
+        self.unsaid += size
+        return self.unsaid > self._most + size
 
 
 class State(Enum):

@@ -1,12 +1,14 @@
 """`Door` answers requests, and `Addresses` finds what is asked for; each API is a door.
 
-`guards` has checked by then that the address has the method.
+`guards` has checked by then that the address has the method. `Call` is a request whose caller is
+known; `in_turn` and `on_queue` decorate what does one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import compile_path
@@ -14,16 +16,23 @@ from starlette.routing import compile_path
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.model.ids import QueueName
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.large import unless_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
+    from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.model.rights import Principal, Right
+    from cassieq_spark.queue.lane import Lane
+    from cassieq_spark.queue.message import Message
     from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.operations import AtAddress, Operation
     from cassieq_spark.server.principal import Gate
 
 REQUEST_ID: Final = "Cassieq-Request-Id"
@@ -33,18 +42,96 @@ _KEY: Final = "cassieq.request_id"
 _logger = get_logger("server")
 
 
+T = TypeVar("T")
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """A request whose caller is known; each door has more to say of its own."""
+    """A request whose caller is known; each door has more to say of its own.
 
+    Attributes:
+        operation: What is asked.
+        queue: The queue that it names, as the client knows it; empty if it names none. The caller
+            has the operation's right on it.
+        leased: What was leased for it.
+    """
+
+    operation: Operation
     request: Request
     gate: Gate
     principal: Principal
     backend: Backend
+    queue: str = ""
+    leased: list[Message] = field(default_factory=list)
+
+    async def receive(self, most: int, **wanted: Any) -> list[Message]:
+        """Lease messages, as `Backend.receive` does, if the caller still may when they are there.
+
+        Raises:
+            AccessError: Its key was disabled, or has lost the right.
+        """
+        self.leased = await self.backend.receive(self.queue, most, **wanted)
+        right = self.operation.right
+        if self.leased and right is not None:
+            await self.gate.confirm(self.principal, right, self.queue)
+        return self.leased
+
+    async def answered(self, work: Awaitable[T]) -> T | None:
+        """Return the result of what does this; None: the client has gone.
+
+        What was leased is given back if nobody will see it.
+        """
+        try:
+            if self.operation.leases:
+                return await unless_gone(self.request, work, self.give_back)
+            return await work
+        except BaseException:
+            self.give_back()
+            raise
+
+    async def lane(self) -> Lane:
+        """The queue that it names, opened in the engine's event loop.
+
+        Raises:
+            QueueNotFound: There is no such queue.
+        """
+        return await open_lane(self.backend.store, QueueName(self.queue))
+
+    def give_back(self) -> None:
+        """Give back what was leased; it happens in the background."""
+        leased, self.leased = self.leased, []
+        self.backend.give_back(self.queue, leased)
+
+
+C = TypeVar("C", bound=Call)
+
+
+def in_turn(work: Callable[[C], Awaitable[T]]) -> Callable[[C], Awaitable[T]]:
+    """Do something for a call when it is its account's turn."""
+
+    @wraps(work)
+    async def run(call: C) -> T:
+        return await call.backend.run(partial(work, call))
+
+    return run
+
+
+def on_queue(work: Callable[[C, AsyncQueue], Awaitable[T]]) -> Callable[[C], Awaitable[T]]:
+    """Do something with the queue of a call when it is its account's turn."""
+
+    @wraps(work)
+    async def run(call: C) -> T:
+        return await call.backend.on_queue(call.queue, partial(work, call))
+
+    return run
 
 
 class Door:
     """An ASGI application that answers one request; a bug answers one request only."""
+
+    def __init__(self, backend: Backend, gate: Gate) -> None:
+        self._backend = backend
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -59,6 +146,10 @@ class Door:
 
     async def answer(self, request: Request) -> Response | None:
         """Do what is asked; None: the client has gone."""
+        raise NotImplementedError
+
+    def methods(self, path: str) -> Iterable[str] | None:
+        """The methods of an address, GET for HEAD, too; None: there is nothing."""
         raise NotImplementedError
 
     def failure(self, error: Exception, scope: Scope) -> Response:
@@ -95,20 +186,13 @@ def note_fault(error: Exception, scope: Scope, action: str) -> None:
     _logger.debug("request %s", request_id_of(scope), exc_info=error)
 
 
-class _Asked(Protocol):
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
+A = TypeVar("A", bound="AtAddress")
 
 
-T = TypeVar("T", bound=_Asked)
-
-
-class Addresses(Generic[T]):
+class Addresses(Generic[A]):
     """The addresses below a prefix. The first one that matches a path has it."""
 
-    def __init__(self, asked: Iterable[T], prefix: str, *, nothing: str) -> None:
+    def __init__(self, asked: Iterable[A], prefix: str, *, nothing: str) -> None:
         """Prepare.
 
         Args:
@@ -116,7 +200,7 @@ class Addresses(Generic[T]):
             nothing: What a client is told who asks for another path.
         """
         self._nothing = nothing
-        by_path: dict[str, dict[str, T]] = {}
+        by_path: dict[str, dict[str, A]] = {}
         for one in asked:
             by_path.setdefault(prefix + one.path, {})[one.method] = one
         self._known = [(compile_path(path)[0], methods) for path, methods in by_path.items()]
@@ -125,7 +209,7 @@ class Addresses(Generic[T]):
         """The methods of a path, GET for HEAD, too; None: there is no such path."""
         return next((methods for form, methods in self._known if form.match(path)), None)
 
-    def find(self, scope: Scope) -> T:
+    def find(self, scope: Scope) -> A:
         """Return what a request asks for; its scope gets the parameters of the path.
 
         Raises:

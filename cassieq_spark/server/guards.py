@@ -2,14 +2,14 @@
 
 In this order. A refusal has the form of its door's errors, and nothing has changed by then.
 
-1. **Connections** and the size of headers: before there is a request (`limits`).
+1. **Connections** and the size of headers: before there is a request (`connection`).
 2. **Method**: the address has it (405).
 3. **Host**, where no key is asked: an address, ``localhost``, or a name that the gateway was given
    (403). Any site may give its own name this machine's address (DNS rebinding). Probes are exempt:
    load balancers and Kubernetes ask by names of their own.
 4. **Origin**: no page of another site has sent it (403), where no key is asked, and for each form
    of the page, whose key is a cookie.
-5. **Size**, as it is announced, and again as the body comes (413, `limits.BodyLimit`).
+5. **Size**, as it is announced, and again as the body comes (413, `BodyLimit`).
 6. **Who asks** (401; 403 for SQS): by headers alone if they prove it; else they name a key that is
    accepted, in a form that can be right. The signature covers the body, which is read only then
    (`Gate.authenticate`).
@@ -17,7 +17,9 @@ In this order. A refusal has the form of its door's errors, and nothing has chan
 8. **Body**: it is parsed, and a GET or HEAD that nobody has signed changes nothing (405).
 9. **Validation**: each door's own.
 
-`Guards` is 2 to 4: no route is reached by another way.
+`Guards` is 2 to 4: no route is reached by another way. What headers alone can refuse is refused
+before the first byte of the body is asked for. A client that is still sending then sees the answer:
+`connection.py` drains what it sends, and closes.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.model.hosts import host_of, is_known, known_hosts
-from cassieq_spark.server.limits import PROBES, Refusal, headers_of
 from cassieq_spark.server.measured import OWN_PATHS, door_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from starlette.types import Scope
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from cassieq_spark.model.shares import Holding
     from cassieq_spark.server.settings import GatewaySettings
+
+    Headers = list[tuple[bytes, bytes]]
 
     Methods = Callable[[str], Iterable[str] | None]
     """The methods of a path, GET for HEAD, too; None: there is nothing."""
@@ -42,6 +47,45 @@ OURS: Final = ("same-origin", "none")
 """What a browser says of a request that no other site has made."""
 
 _AUTHORIZATIONS: Final = ("aws4-hmac-sha256 ", "bearer ")
+
+HOLDING: Final = "cassieq.holding"
+"""Where a request's scope has what its body holds of the budget of bytes."""
+
+UNKNOWN: Final = 1 << 62
+"""The length of a body of which only its end says so."""
+
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""They are answered also if no memory is left: that the gateway is busy is no reason to end it."""
+
+
+class Refusal(Exception):
+    """A request is refused before the client is asked."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+
+def too_long(most_bytes: int) -> Refusal:
+    """The refusal of a body that is longer than the limit."""
+    return Refusal(
+        413,
+        f"The body of a request has at most {most_bytes:,} bytes here. Send less at once, or start "
+        "the gateway with a larger --max-body.",
+        {"Connection": "close"},
+    )
+
+
+def no_room() -> Refusal:
+    """The refusal if the bodies and unread answers of all connections hold as much as they may."""
+    return Refusal(
+        503,
+        "The gateway holds as many bytes of requests and answers as --max-memory allows. Send the "
+        "request again later.",
+        {"Connection": "close", "Retry-After": "1"},
+    )
 
 
 class Guards:
@@ -114,3 +158,96 @@ def is_signed(scope: Scope) -> bool:
     """
     given = headers_of(scope["headers"], b"authorization")
     return any(one.lower().startswith(_AUTHORIZATIONS) for one in given)
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+class BodyLimit:
+    """ASGI middleware: a body is refused before it is read, or as it grows.
+
+    It is the last that sees a request before the application, and holds the request's body as long
+    as the application may know it. Reading more than is allowed raises the `Refusal`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        most_bytes: int,
+        guard: Callable[[Scope], None],
+        refused: Callable[[Refusal, Scope], Response],
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            guard: Looks at the headers of a request first, and raises its `Refusal`.
+            refused: Makes the answer to a request that is refused by its headers.
+        """
+        self._app = app
+        self._most_bytes = most_bytes
+        self._guard = guard
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with its body counted."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        holding: Holding | None = scope.get(HOLDING)
+        app: ASGIApp = self._app
+        try:
+            try:
+                self._guard(scope)
+                self._check_size(scope, holding)
+            except Refusal as refusal:
+                app = response = self._refused(refusal, scope)
+                if coming(scope["headers"]):
+                    response.headers["Connection"] = "close"
+            await app(scope, self._counted(receive, holding), send)
+        finally:
+            if holding is not None:
+                holding.end()
+
+    def _check_size(self, scope: Scope, holding: Holding | None) -> None:
+        size = announced(scope["headers"])
+        if size > self._most_bytes:
+            raise too_long(self._most_bytes)
+        # Some of it may have come with the headers.
+        if (
+            holding is not None
+            and scope["path"] not in PROBES
+            and not holding.fits(max(0, size - holding.size))
+        ):
+            raise no_room()
+
+    def _counted(self, receive: Receive, holding: Holding | None) -> Receive:
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._most_bytes:
+                raise too_long(self._most_bytes)
+            if received and holding is not None and not holding.fits():
+                raise no_room()
+            return message
+
+        return counted
+
+
+def coming(headers: Headers) -> int:
+    """How many bytes of a body may come after the headers."""
+    return UNKNOWN if headers_of(headers, b"transfer-encoding") else announced(headers)
+
+
+def announced(headers: Headers) -> int:
+    """The length of a body as its headers say it; 0 if they do not."""
+    found = headers_of(headers, b"content-length")
+    return int(found[0]) if found and found[0].isascii() and found[0].isdigit() else 0
+
+
+def headers_of(headers: Headers, name: bytes) -> list[str]:
+    """All values of a header; names are in lower case."""
+    return [value.decode("latin-1") for key, value in headers if key == name]

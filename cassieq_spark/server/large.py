@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from cassieq_spark.server.limits import HOLDING, no_room
+from cassieq_spark.server.guards import HOLDING, no_room
 from cassieq_spark.server.turns import Turns
 
 if TYPE_CHECKING:

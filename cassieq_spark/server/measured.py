@@ -11,20 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from cassieq_spark import metrics, tracing
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.server.rest.operation import PREFIX
-from cassieq_spark.server.ui.page import PREFIX as UI
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from cassieq_spark.server.backend import Backend
+
+REST: Final = "/v1"
+UI: Final = "/ui"
+"""The paths of these doors begin so; all others are of SQS."""
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 UNKNOWN: Final = "unknown"
 """The operation of a request that asks for none that exists."""
@@ -63,27 +67,23 @@ class RequestMetrics:
 
     def __init__(self, registry: CollectorRegistry, backend: Backend) -> None:
         """Register them; they are 0."""
-        family = metrics.HTTP_DURATION
-        duration = Histogram(
-            family.exported, family.meaning, family.labels, buckets=BUCKETS_S, registry=registry
-        )
-        family = metrics.HTTP_ERRORS
-        self._errors = Counter(family.exported, family.meaning, family.labels, registry=registry)
-        family = metrics.HTTP_ENTRY_ERRORS
-        self._entry_errors = Counter(
-            family.exported, family.meaning, family.labels, registry=registry
-        )
-        family = metrics.HTTP_IN_FLIGHT
-        in_flight = Gauge(family.exported, family.meaning, family.labels, registry=registry)
+
+        def made(kind: type[M], of: metrics.Family, **more: Any) -> M:
+            return kind(of.exported, of.meaning, of.labels, registry=registry, **more)
+
+        duration = made(Histogram, metrics.HTTP_DURATION, buckets=BUCKETS_S)
+        self._errors = made(Counter, metrics.HTTP_ERRORS)
+        self._entry_errors = made(Counter, metrics.HTTP_ENTRY_ERRORS)
+        in_flight = made(Gauge, metrics.HTTP_IN_FLIGHT)
         # To look for its labels takes longer than to count: they are few.
         self._in_flight = cache(in_flight.labels)
         self._took = cache(duration.labels)
-        for family, ask in (
+        for of, ask in (
             (metrics.LONG_POLLS, lambda: backend.waiting),
             (metrics.CLIENT_CALLS, lambda: backend.calls),
             (metrics.CLIENT_CALLS_LIMIT, lambda: backend.most_calls),
         ):
-            Gauge(family.exported, family.meaning, registry=registry).set_function(ask)
+            made(Gauge, of).set_function(ask)
 
     def begin(self, asked: Asked) -> float:
         """Count a request as in flight; returns when it began."""
@@ -147,7 +147,7 @@ class Measured:
 
 def door_of(path: str) -> str:
     """The door that a path leads to."""
-    if path.startswith(f"{PREFIX}/"):
+    if path.startswith(f"{REST}/"):
         return "rest"
     return "ui" if path == UI or path.startswith(f"{UI}/") else "sqs"
 

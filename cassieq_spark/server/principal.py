@@ -16,6 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from cassieq_spark.accounts import tokens
+from cassieq_spark.accounts.admin import AccountAdmin
+from cassieq_spark.accounts.authenticator import Authenticator
 from cassieq_spark.accounts.signature import UNSIGNED, Claim, SignedRequest, claim_of
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import EVERYTHING, Principal, Right
@@ -28,8 +31,7 @@ from cassieq_spark.store.call import acting
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from cassieq_spark.accounts.admin import AccountAdmin
-    from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
+    from cassieq_spark.accounts.authenticator import LiveKey
     from cassieq_spark.accounts.master_key import MasterKey
     from cassieq_spark.accounts.tokens import Token
     from cassieq_spark.model.rights import Grant
@@ -114,8 +116,6 @@ class Gate:
         """
         if self._master_key is None:
             return LOCAL
-        from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-
         now_us = await self._backend.now_us()
         return await self._proved(tokens.read(text), now_us, sender_of(request))
 
@@ -129,8 +129,8 @@ class Gate:
         """
         if self._master_key is None:
             return
-        key = await self._key(principal.key_id, principal.account)
-        if key is None or key.account != principal.account:
+        key = await self._own_key(principal)
+        if key is None:
             raise AuthenticationFailed(
                 f"the key {principal.key_id} was disabled or deleted while the request waited. "
                 "Use another key",
@@ -160,8 +160,6 @@ class Gate:
         Raises:
             CassieqError, Busy: What the work raises, or too many calls wait.
         """
-        from cassieq_spark.accounts.admin import AccountAdmin  # noqa: PLC0415 - an extra
-
         master_key = cast("MasterKey", self._master_key)
         admin = AccountAdmin(self._backend.store)
         return await self._backend.asked(lambda: work(admin, master_key))
@@ -176,10 +174,8 @@ class Gate:
             OptionInvalid: The token would be too long.
             StoreError, Busy: The key could not be read.
         """
-        from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-
-        key = await self._key(principal.key_id, principal.account)
-        if key is None or key.account != principal.account:
+        key = await self._own_key(principal)
+        if key is None:
             raise tokens.refused()
         return tokens.sign(
             principal.key_id, key.secret, grants, begins_us=begins_us, ends_us=ends_us
@@ -204,9 +200,6 @@ class Gate:
             StoreUnavailable: Cassandra has not answered yet.
         """
         if self._authenticator is None:
-            # Needs the extra `accounts`, which a gateway without accounts does without.
-            from cassieq_spark.accounts.authenticator import Authenticator  # noqa: PLC0415
-
             master_key = cast("MasterKey", self._master_key)
             self._authenticator = Authenticator(self._backend.store, master_key)
         return self._authenticator
@@ -236,6 +229,11 @@ class Gate:
             lambda: turns.run(lambda: portal.asked(checker.key(key_id)), whose),
         )
 
+    async def _own_key(self, principal: Principal) -> LiveKey | None:
+        """The key of somebody who was authenticated, as it is now."""
+        key = await self._key(principal.key_id, principal.account)
+        return None if key is None or key.account != principal.account else key
+
     def _note_use(self, key_id: str) -> None:
         checker = self._checker()
         if checker.is_use_due(key_id):
@@ -257,8 +255,6 @@ def _claim_of(request: Request, now_us: int, *, allows_unsigned: bool) -> Claim 
     token = bearer_of(request)
     if token is None:
         return claim_of(signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
-    from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-
     return tokens.read(token)
 
 

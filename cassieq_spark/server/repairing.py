@@ -38,7 +38,7 @@ class RepairPass:
     problem: str = ""
 
 
-class RepairLog:
+class RepairLog(deque[RepairPass]):
     """The last turns of this process, newest first. Nothing depends on it."""
 
     def __init__(self, pause_s: float | None) -> None:
@@ -47,17 +47,8 @@ class RepairLog:
         Args:
             pause_s: How often this process repairs; None: never.
         """
+        super().__init__(maxlen=KEPT)
         self.pause_s = pause_s
-        self._turns: deque[RepairPass] = deque(maxlen=KEPT)
-
-    def add(self, one: RepairPass) -> None:
-        """Remember a turn."""
-        self._turns.appendleft(one)
-
-    @property
-    def turns(self) -> list[RepairPass]:
-        """The last ones, newest first."""
-        return list(self._turns)
 
 
 async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None:
@@ -71,9 +62,9 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
         except (CassieqError, Busy) as error:
             event(_logger, "repair_failed", error=str(error))
             problem = error.code if isinstance(error, CassieqError) else "busy"
-            log.add(RepairPass(ended_us=await _now_us(backend), problem=problem))
+            log.appendleft(RepairPass(ended_us=await _now_us(backend), problem=problem))
             continue
-        log.add(RepairPass(ended_us=await _now_us(backend), report=report))
+        log.appendleft(RepairPass(ended_us=await _now_us(backend), report=report))
         if report is not None:
             outcome.note(report, SystemClock().now_us())
         for queue in () if report is None else report.queues:

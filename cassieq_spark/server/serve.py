@@ -6,13 +6,10 @@ import asyncio
 import errno
 import gc
 import logging
-import signal
 import socket
 import sys
-import threading
 from asyncio.sslproto import SSLProtocol
 from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -123,17 +120,9 @@ class GatewayServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """End on SIGTERM and SIGINT, as a success: uvicorn would kill itself by the signal."""
-        if threading.current_thread() is not threading.main_thread():
+        with super().capture_signals():
             yield
-            return
-        before = {
-            one: signal.signal(one, self.handle_exit) for one in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self._captured_signals.clear()
 
     def _end(self) -> None:
         self.should_exit = True
@@ -180,7 +169,7 @@ def serve(
             on_metrics(address)
         server = GatewayServer(gateway, on_start=on_start)
         sockets = [stack.enter_context(one) for one in _bound(settings.host, settings.port)]
-        _make_ahead(has_accounts=settings.checks_accounts)
+        _make_ahead()
         _collect_less()
         server.run(sockets)
     if gateway.failure is not None:
@@ -214,13 +203,10 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     return found
 
 
-def _make_ahead(*, has_accounts: bool) -> None:
+def _make_ahead() -> None:
     """Make what the first requests of a kind would make on the event loop, while others wait."""
     described()
     load_templates()
-    if has_accounts:
-        for name in ("admin", "authenticator", "tokens"):  # they need the extra `accounts`
-            import_module(f"cassieq_spark.accounts.{name}")
 
 
 def _collect_less() -> None:

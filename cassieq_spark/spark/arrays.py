@@ -1,4 +1,4 @@
-"""Convert between Arrow and NumPy without what pyarrow has for that.
+"""Convert between Arrow and NumPy without what pyarrow has for that, and refuse rows by number.
 
 Its conversions, and `pa.scalar`, import pandas at their first use, where it is installed: half a
 second of CPU in each of Spark's Python workers (pyarrow 26). These look at the buffers.
@@ -12,7 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cassieq_spark.errors import BodyInvalid
+from cassieq_spark.model.ids import Runs
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
@@ -48,6 +53,34 @@ def offsets(column: pa.Array) -> NDArray[Any]:
     is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     every = np.frombuffer(column.buffers()[1], dtype=np.int64 if is_large else np.int32)
     return every[column.offset : column.offset + len(column) + 1]
+
+
+def ends(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    """0, and where each of these ends that come one after the other: one more than sizes."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+
+
+def runs(numbers: NDArray[np.int64]) -> Runs:
+    """`Runs.from_offsets` for many offsets, ascending, at least one."""
+    cuts = np.flatnonzero(np.diff(numbers) != 1)
+    firsts = numbers[np.concatenate([[0], cuts + 1])]
+    lasts = numbers[np.concatenate([cuts, [len(numbers) - 1]])]
+    return Runs(tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))
+
+
+def refuse(wrong: NDArray[np.bool_], position: int, says: Callable[[int], str]) -> None:
+    """Refuse the first row of a record batch that is wrong, if there is one.
+
+    Args:
+        position: The position of the batch's first row in its input partition.
+        says: What is wrong with a row of the batch, and what to do.
+
+    Raises:
+        BodyInvalid: It names the row.
+    """
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise BodyInvalid(f"row {position + row} of its input partition {says(row)}")
 
 
 def bits(valid: NDArray[np.bool_]) -> pa.Buffer:

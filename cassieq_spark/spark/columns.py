@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from cassieq_spark.queue.fetch import Found
+    from cassieq_spark.queue.lane import Lane
+
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
 
-_UUID_TEXT: Final = 36
 _UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DERIVED_SAME: Final = 10
 """How many bytes all derived message ids of a lane have in common."""
@@ -51,9 +53,9 @@ _CRC_LOW: Final = _crc_parts(0)
 _CRC_HIGH: Final = _crc_parts(16)
 
 
-def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
+def arrow_schema(names: tuple[str, ...], has: StructType = ALL) -> pa.Schema:
     """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([ALL[name] for name in names]), timezone="UTC")
+    return to_arrow_schema(StructType([has[name] for name in names]), timezone="UTC")
 
 
 class Builder:
@@ -74,6 +76,31 @@ class Builder:
         self._lane = lane
         self._bucket_size = bucket_size
         self._priority = priority
+
+    @classmethod
+    def of(cls, lane: Lane, names: tuple[str, ...]) -> Builder:
+        """A builder of these columns of one lane's messages."""
+        return cls(
+            names,
+            lane.queue,
+            lane.lane_id,
+            bucket_size=lane.bucket_size,
+            priority=lane.priority,
+        )
+
+    def of_found(self, found: Found) -> pa.RecordBatch:
+        """Build one record batch of what was fetched."""
+        planned, row = found.planned, found.chunk
+        return self.build(
+            chunks.decode(row.payload),
+            bucket=planned.bucket,
+            first=row.first,
+            keep=found.keep,
+            lease=planned.lease_id,
+            delivery_count=planned.delivery_count,
+            enqueued_us=row.enqueued_us,
+            bodies=found.bodies,
+        )
 
     def build(
         self,
@@ -198,7 +225,7 @@ def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
 
 def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
     """`_uuid_texts` of `_derived_uuids`: the digits that they share are written once."""
-    text = np.empty((len(ids), _UUID_TEXT), dtype=np.uint8)
+    text = np.empty((len(ids), arrays.UUID_TEXT), dtype=np.uint8)
     text[:] = np.frombuffer(str(derived_message_id(lane, 0)).encode("ascii"), dtype=np.uint8)
     own = ids.astype(">u8").view(np.uint8).reshape(-1, 8)[:, _DERIVED_SAME - 8 :]
     text[:, -2 * own.shape[1] :] = _HEX[own].view(np.uint8)
@@ -207,7 +234,7 @@ def _derived_texts(lane: LaneId, ids: NDArray[np.int64]) -> pa.Array:
 
 def _uuid_texts(raw: NDArray[np.uint8]) -> pa.Array:
     """Turn (n, 16) bytes into canonical UUID text."""
-    text = np.full((len(raw), _UUID_TEXT), ord("-"), dtype=np.uint8)
+    text = np.full((len(raw), arrays.UUID_TEXT), ord("-"), dtype=np.uint8)
     digits = _HEX[raw].view(np.uint8)
     for at, (low, high) in enumerate(_UUID_GROUPS):
         text[:, low:high] = digits[:, low - at : high - at]

@@ -8,22 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
-from cassieq_spark.options.at_load import check_load, refuse_path
+from cassieq_spark.options.parse import check_load, refuse_path
 from cassieq_spark.spark import boundary, environment, tables
-from cassieq_spark.spark.refused import RefusedStreamReader
 from cassieq_spark.spark.schema import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from typing import Any, NoReturn
 
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
 
@@ -96,6 +94,28 @@ class CassieqDataSource(DataSource):
         _refuse_overwrite(overwrite)
         checkpoint = self.options.get("checkpointLocation")
         return StreamWriter(_parsed(parse_sink, self.options), schema, checkpoint)
+
+
+@boundary.spark_facing
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises what is wrong with its options as soon as Spark asks it something.
+
+    Spark 4.2 and 4.3 stop the reader after an error, also after one for which there is no reader
+    yet, and then report that there is none (``python_streaming_source_runner.py``).
+    """
+
+    def __init__(self, error: CassieqError) -> None:
+        self._error = error
+
+    def prepareForTriggerAvailableNow(self, *_: object, **__: object) -> NoReturn:
+        """Spark's first call with ``availableNow``."""
+        raise self._error
+
+    getDefaultReadLimit = prepareForTriggerAvailableNow  # noqa: N815 - Spark's name
+    """Spark's first call with any other trigger."""
+
+    # Not called: one of the two above is.
+    initialOffset = latestOffset = partitions = read = prepareForTriggerAvailableNow  # noqa: N815 - as above
 
 
 @boundary.crossing

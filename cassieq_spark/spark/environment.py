@@ -104,8 +104,8 @@ def check_workers(spark: SparkSession) -> None:
     """
 
     def look(_: object) -> tuple[str, list[str]]:
-        needed = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
-        missing = [f"has no {name}" for name in needed if importlib.util.find_spec(name) is None]
+        # Spark pickles what this names by value: workers may not have this package.
+        missing = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
         return sys.executable, missing
 
     if is_connect(spark):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.group import ALLOWED, HEADER, MOST_CHARACTERS
 from cassieq_spark.spark import arrays
 from cassieq_spark.store.chunk import HEADERS, STORED_TYPES, may_have_groups
@@ -41,7 +40,7 @@ def split(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     valid[rows], at[rows] = True, entries
     keep = np.ones(len(column.keys), dtype=np.bool_)
     keep[entries] = False
-    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(keep)])[arrays.offsets(column)]
+    ends = arrays.ends(keep)[arrays.offsets(column)]
     # A message that was put with a group only has no headers, not an empty map of them.
     has_any = arrays.is_valid(column) & ~(valid & (np.diff(ends) == 0))
     left = arrays.integers(np.flatnonzero(keep))
@@ -62,9 +61,7 @@ def with_groups(headers: pa.Array | None, groups: pa.Array) -> pa.Array:
         return headers
     has_group, has_headers = arrays.is_valid(groups), arrays.is_valid(headers)
     lengths = np.diff(arrays.offsets(headers)).astype(np.int64)
-    ends = np.concatenate(
-        [np.zeros(1, dtype=np.int64), np.cumsum(lengths * has_headers + has_group)]
-    )
+    ends = arrays.ends(lengths * has_headers + has_group)
     # Each row has its own headers first, which stay in their order, and then its group.
     is_group = np.zeros(ends[-1], dtype=np.bool_)
     is_group[ends[1:][has_group] - 1] = True
@@ -105,13 +102,13 @@ def checked(groups: pa.Array, position: int) -> pa.Array:
     strange = strange[strange >= ends[0]]
     wrong[np.searchsorted(ends, strange, side="right") - 1] = True
     wrong &= arrays.is_valid(groups)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        shown = groups[row].as_py()[: MOST_CHARACTERS + 1]
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has group {shown!r}, allowed: {ALLOWED}, "
-            "or null"
-        )
+    arrays.refuse(
+        wrong,
+        position,
+        lambda row: (
+            f"has group {groups[row].as_py()[: MOST_CHARACTERS + 1]!r}, allowed: {ALLOWED}, or null"
+        ),
+    )
     return groups
 
 
@@ -124,12 +121,16 @@ def refuse_stored(batch: pa.RecordBatch, position: int) -> None:
     Raises:
         BodyInvalid: A row has such a header; it names the row.
     """
-    rows, _ = _entries(batch)
-    if len(rows):
-        raise BodyInvalid(
-            f"row {position + rows[0]} of its input partition has header {HEADER!r}, which is how "
-            "a queue stores a group id. Give it as column 'group' in its place"
-        )
+    has_it = np.zeros(batch.num_rows, dtype=np.bool_)
+    has_it[_entries(batch)[0]] = True
+    arrays.refuse(
+        has_it,
+        position,
+        lambda _: (
+            f"has header {HEADER!r}, which is how a queue stores a group id. Give it as column "
+            "'group' in its place"
+        ),
+    )
 
 
 def _entries(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.lanes import (
     MAX_KEY_BYTES,
     NOT_BEGUN_US,
@@ -26,7 +25,7 @@ from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_in
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,28 +42,27 @@ LATER_BYTES: Final = 64 * 1024 * 1024
 """So much of rows for due lanes is kept in memory, to write it lane by lane."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Sorting:
     """Which lane a row takes; pickled into tasks.
 
     Attributes:
-        priorities: How many classes the queue has.
-        shards: How many lanes each class has.
-        own_shard: The shard of rows without a key.
-        after_us: What is due within this time from now takes an ordinary lane.
-        period_us: The length of a period of due lanes.
+        settings: The queue's.
+        partition: The input partition of the rows: those without a key stay together.
     """
 
-    priorities: int = 1
-    shards: int = 1
-    own_shard: int = 0
-    after_us: int
-    period_us: int
+    settings: QueueSettings
+    partition: int
 
     @property
     def fixed(self) -> int:
         """How many lanes the queue has that are always there: due lanes have higher numbers."""
-        return self.priorities * self.shards
+        return self.settings.priorities * self.settings.shards
+
+    @property
+    def own_shard(self) -> int:
+        """The shard of rows without a key."""
+        return self.partition % self.settings.shards
 
     def lanes(
         self, batch: pa.RecordBatch, due: NDArray[np.int64] | None, *, now_us: int, position: int
@@ -83,87 +81,76 @@ class Sorting:
         classes = self._classes(batch, position)
         shards = self._shards(batch, position)
         if due is None:
-            return None if self.fixed == 1 else classes * self.shards + shards
+            return None if self.fixed == 1 else classes * self.settings.shards + shards
         self._check_due(due, now_us, position)
-        periods = due // self.period_us
+        periods = due // self.settings.period_us
         # As `model.lanes.due_lane` decides for one message.
-        is_far = due - now_us > self.after_us
-        is_far &= periods * self.period_us > now_us + NOT_BEGUN_US
+        is_far = due - now_us > int(self.settings.schedule_after_s * 1e6)
+        is_far &= periods * self.settings.period_us > now_us + NOT_BEGUN_US
         return np.where(
             is_far,
-            self.fixed + periods * self.priorities + classes,
-            classes * self.shards + shards,
+            self.fixed + periods * self.settings.priorities + classes,
+            classes * self.settings.shards + shards,
         )
 
     def due_lane(self, number: int) -> DueLane | None:
         """The due lane of this number; None: it is that of a fixed lane."""
         if number < self.fixed:
             return None
-        period, priority = divmod(number - self.fixed, self.priorities)
+        period, priority = divmod(number - self.fixed, self.settings.priorities)
         return DueLane(period, priority)
 
     def ordinary(self, due: DueLane) -> int:
         """The lane of rows whose due lane takes no messages any more."""
-        return due.priority * self.shards + self.own_shard % self.shards
+        return due.priority * self.settings.shards + self.own_shard
 
     def _check_due(self, due: NDArray[np.int64], now_us: int, position: int) -> None:
-        longest_us = longest_delay_us(self.period_us)
-        wrong = due - now_us > longest_us
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition is due in "
-                f"{(due[row] - now_us) / 86_400e6:.1f} days, but with schedule_period="
-                f"{self.period_us / 1e6:g} a message of this queue may be due at most "
+        longest_us = longest_delay_us(self.settings.period_us)
+        arrays.refuse(
+            due - now_us > longest_us,
+            position,
+            lambda row: (
+                f"is due in {(due[row] - now_us) / 86_400e6:.1f} days, but with schedule_period="
+                f"{self.settings.period_us / 1e6:g} a message of this queue may be due at most "
                 f"{longest_us / 86_400e6:g} days ahead: 400 days, and 10,000 periods"
-            )
+            ),
+        )
 
     def _classes(self, batch: pa.RecordBatch, position: int) -> NDArray[np.int64]:
         if PRIORITY not in batch.schema.names:
             return np.zeros(batch.num_rows, dtype=np.int64)
         classes = arrays.numbers(batch.column(PRIORITY))
-        wrong = (classes < 0) | (classes >= self.priorities)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has priority {classes[row]}, "
-                f"allowed: 0 to {self.priorities - 1}. The queue was created with "
-                f"priorities={self.priorities}"
-            )
+        arrays.refuse(
+            (classes < 0) | (classes >= self.settings.priorities),
+            position,
+            lambda row: (
+                f"has priority {classes[row]}, allowed: 0 to {self.settings.priorities - 1}. The "
+                f"queue was created with priorities={self.settings.priorities}"
+            ),
+        )
         return classes
 
     def _shards(self, batch: pa.RecordBatch, position: int) -> NDArray[np.int64]:
-        own = self.own_shard % self.shards
+        own = self.own_shard
         if KEY not in batch.schema.names:
             return np.full(batch.num_rows, own, dtype=np.int64)
         keys = batch.column(KEY)
         lengths = np.asarray(pc.fill_null(pc.binary_length(keys), 1))
-        wrong = (lengths < 1) | (lengths > MAX_KEY_BYTES)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has a key of {lengths[row]} bytes, "
-                f"allowed: 1 to {MAX_KEY_BYTES}, or null"
-            )
+        arrays.refuse(
+            (lengths < 1) | (lengths > MAX_KEY_BYTES),
+            position,
+            lambda row: (
+                f"has a key of {lengths[row]} bytes, allowed: 1 to {MAX_KEY_BYTES}, or null"
+            ),
+        )
         coded = keys.dictionary_encode()
         of_key = np.array(
-            [*(shard_of(key, self.shards) for key in coded.dictionary.to_pylist()), own],
+            [*(shard_of(key, self.settings.shards) for key in coded.dictionary.to_pylist()), own],
             dtype=np.int64,
         )
         # A null has no code: it takes the last place of the table.
         codes = pc.fill_null(coded.indices, len(of_key) - 1)
         return np.asarray(of_key[np.asarray(codes.to_numpy(zero_copy_only=False))])
-
-
-def sorting(settings: QueueSettings, partition: int) -> Sorting:
-    """How the rows of one input partition are sorted: those without a key stay together."""
-    return Sorting(
-        priorities=settings.priorities,
-        shards=settings.shards,
-        own_shard=partition % settings.shards,
-        after_us=int(settings.schedule_after_s * 1e6),
-        period_us=settings.period_us,
-    )
 
 
 class SortedLanes:
@@ -287,7 +274,8 @@ class LanePacker:
         numbers, starts = np.unique(lanes, return_index=True)
         ends = [*starts[1:].tolist(), len(lanes)]
         parts = list(zip(numbers.tolist(), starts.tolist(), ends, strict=True))
-        for some in _windows(parts, MOST_OPEN):
+        for at in range(0, len(parts), MOST_OPEN):
+            some = parts[at : at + MOST_OPEN]
             if self._expect is not None:
                 self._expect([number for number, _, _ in some])
             for number, start, end in some:
@@ -301,10 +289,3 @@ class LanePacker:
         packer.flush()
         while len(self._open) > MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()
-
-
-def _windows(
-    parts: Sequence[tuple[int, int, int]], size: int
-) -> Iterator[Sequence[tuple[int, int, int]]]:
-    for at in range(0, len(parts), size):
-        yield parts[at : at + size]

@@ -202,7 +202,7 @@ class CassieqListener(StreamingQueryListener):
 
 
 def _report(latest: str | None) -> dict[str, Any] | None:
-    """The report of `spark.lag.Lag`; None for another source."""
+    """The report of `spark.source.lag.Lag`; None for another source."""
     try:
         found = json.loads(latest or "null")
     except ValueError:

@@ -6,7 +6,8 @@ DataFrame's columns before a query begins, `from_input` at each value, and `Pack
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +18,13 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
 from cassieq_spark.model.lanes import LONGEST_DELAY_US
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import SCHEMA, refuse_twice
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql.types import StructField, StructType
@@ -42,21 +43,22 @@ once."""
 
 MAX_DELAY_S: Final = LONGEST_DELAY_US // 1_000_000
 
-_UUID_TEXT: Final = 36
 _UUID_PATTERN: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
-class ChunkTaker(Protocol):
-    """A receiver of chunks: a bulk writer, or rows for the connector to write."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTaker:
+    """A receiver of one lane's chunks: a bulk writer, or rows for the connector to write.
 
-    def capacity(self) -> int:
-        """How many messages the next chunk may have: 1 or more."""
+    Attributes:
+        capacity: Says how many messages the next chunk may have: 1 or more.
+        add: Takes one chunk (payload, count, due times); see `queue.sink.writer.LaneWriter.add`.
+        close: No chunk follows soon; one may follow later.
+    """
 
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """Take one chunk; see `queue.sink.writer.LaneWriter.add`."""
-
-    def close(self) -> None:
-        """No chunk follows soon; one may follow later."""
+    capacity: Callable[[], int]
+    add: Callable[[bytes, int, Sequence[int] | None], None]
+    close: Callable[[], None]
 
 
 class Packer:
@@ -84,7 +86,7 @@ class Packer:
 
     def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
         sizes = row_sizes(batch)
-        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        ends = arrays.ends(sizes)
         at = 0
         while at < batch.num_rows:
             end = bucket_plan.chunk_end(
@@ -137,25 +139,15 @@ def from_input(batch: pa.RecordBatch, *, position: int) -> pa.RecordBatch:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         _check_text(name, column, position)
     columns: dict[str, pa.Array] = {}
-    for name in batch.schema.names:
-        column = batch.column(name)
-        if name == DELAY:
-            columns[name] = _delays(column, position)
-        elif name == DUE_AT:
-            times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            columns[name] = arrays.integers(arrays.numbers(times))
-        elif name == MESSAGE_ID:
-            columns[name] = _message_ids(column, position)
-        elif name == GROUP:
-            columns[name] = groups.checked(column, position)
-        else:
-            columns[name] = column.cast(_TYPES[name])
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        checked = _CHECKED.get(name)
+        columns[name] = checked(column, position) if checked else column.cast(_TYPES[name])
     if GROUP in columns:
         columns[HEADERS] = groups.with_groups(columns.get(HEADERS), columns.pop(GROUP))
     _check_bodies(columns[BODY], position)
-    checked = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    _check_extras(checked, position)
-    return checked
+    found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    _check_extras(found, position)
+    return found
 
 
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -263,8 +255,7 @@ def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
         column = batch.column(HEADERS)
         # For a slice, too, these are all keys and items, and the offsets are the slice's.
         both = arrays.lengths(column.keys) + arrays.lengths(column.items)
-        before = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(both)])
-        sizes += np.diff(before[arrays.offsets(column)]) * arrays.is_valid(column)
+        sizes += np.diff(arrays.ends(both)[arrays.offsets(column)]) * arrays.is_valid(column)
     return sizes
 
 
@@ -315,21 +306,20 @@ _ALLOWED: Final[dict[str, tuple[Any, str]]] = {
 
 
 def _check_bodies(bodies: pa.Array, position: int) -> None:
-    if bodies.null_count:
-        row = int(np.argmin(arrays.is_valid(bodies)))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a null body. Filter such rows out, "
-            "or give them an empty body"
-        )
-    if len(bodies):
-        sizes = arrays.lengths(bodies)
-        longest = sizes.max()
-        if longest > MAX_BODY_BYTES:
-            row = int(np.argmax(sizes))
-            raise BodyInvalid(
-                f"row {position + row} of its input partition has a body of {longest} bytes, but "
-                f"the limit is {MAX_BODY_BYTES}. Store it elsewhere and put a reference to it"
-            )
+    arrays.refuse(
+        ~arrays.is_valid(bodies),
+        position,
+        lambda _: "has a null body. Filter such rows out, or give them an empty body",
+    )
+    sizes = arrays.lengths(bodies)
+    arrays.refuse(
+        sizes > MAX_BODY_BYTES,
+        position,
+        lambda row: (
+            f"has a body of {sizes[row]} bytes, but the limit is {MAX_BODY_BYTES}. Store it "
+            "elsewhere and put a reference to it"
+        ),
+    )
 
 
 def _check_text(name: str, column: pa.Array, position: int) -> None:
@@ -359,42 +349,55 @@ def _check_text(name: str, column: pa.Array, position: int) -> None:
 
 def _check_extras(batch: pa.RecordBatch, position: int) -> None:
     sizes = _extra_sizes(batch)
-    if len(sizes) and sizes.max() > MAX_EXTRA_BYTES:
-        row = int(np.argmax(sizes))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a tag, headers and group of "
-            f"{sizes[row]} bytes, but the limit is {MAX_EXTRA_BYTES}. Put the rest into the body"
-        )
+    arrays.refuse(
+        sizes > MAX_EXTRA_BYTES,
+        position,
+        lambda row: (
+            f"has a tag, headers and group of {sizes[row]} bytes, but the limit is "
+            f"{MAX_EXTRA_BYTES}. Put the rest into the body"
+        ),
+    )
 
 
 def _delays(column: pa.Array, position: int) -> pa.Array:
     seconds = arrays.numbers(column.cast(pa.float64()))
-    wrong = ~np.isfinite(seconds) | (seconds < 0) | (seconds > MAX_DELAY_S)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has a delay of {seconds[row]} s, "
-            f"allowed: 0 to {MAX_DELAY_S} s (400 days)"
-        )
+    arrays.refuse(
+        ~np.isfinite(seconds) | (seconds < 0) | (seconds > MAX_DELAY_S),
+        position,
+        lambda row: f"has a delay of {seconds[row]} s, allowed: 0 to {MAX_DELAY_S} s (400 days)",
+    )
     return arrays.integers((seconds * 1e6).astype(np.int64))
+
+
+def _due_times(column: pa.Array, _: int) -> pa.Array:
+    times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return arrays.integers(arrays.numbers(times))
 
 
 def _message_ids(column: pa.Array, position: int) -> pa.Array:
     """Convert message ids to 16 bytes each; null stays null."""
     is_text = _is_text(column.type)
     lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
-    wanted = _UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
+    wanted = arrays.UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
     wrong = np.asarray(pc.fill_null(pc.not_equal(lengths, wanted), False))
     if not wrong.any() and is_text:
         wrong = np.asarray(
             pc.fill_null(pc.invert(pc.match_substring_regex(column, _UUID_PATTERN)), False)
         )
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise BodyInvalid(
-            f"row {position + row} of its input partition has message_id {column[row].as_py()!r}, "
-            "which is not a UUID"
-        )
+    arrays.refuse(
+        wrong,
+        position,
+        lambda row: f"has message_id {column[row].as_py()!r}, which is not a UUID",
+    )
     if not is_text:
         return column.cast(STORED_TYPES[MESSAGE_ID])
     return arrays.uuids(column)
+
+
+_CHECKED: Final[dict[str, Callable[[pa.Array, int], pa.Array]]] = {
+    DELAY: _delays,
+    DUE_AT: _due_times,
+    MESSAGE_ID: _message_ids,
+    GROUP: groups.checked,
+}
+"""What checks and converts a column's values, given the position of its first row."""

@@ -1,20 +1,21 @@
-"""Spread planned messages over input partitions (design 7)."""
+"""Spread planned messages over input partitions, and read a partition in a task (design 7)."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.model.lanes import Fixed
+    import pyarrow as pa
+
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.fetch import Planned
+    from cassieq_spark.queue.find import LaneSpec
     from cassieq_spark.queue.lane import Lane
 
 MOST_PER_PARTITION: Final = 500_000
@@ -27,20 +28,6 @@ Spark's Python tasks are fed by TCP; in 50 ms a worker reads 100,000 messages (t
 So there are no more tasks than cores except for large batches, and fewer for very small ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Everything that a task needs to read a queue, so that it reads no rows of its state."""
-
-    queue: QueueName
-    lanes: Fixed
-    bucket_size: int
-
-    @classmethod
-    def of(cls, lane: Lane) -> Where:
-        """Describe the queue of a lane."""
-        return cls(queue=lane.queue, lanes=lane.fixed, bucket_size=lane.bucket_size)
-
-
 class PlannedPartition(InputPartition):
     """Messages for one task, by queue. Pickled by Spark."""
 
@@ -48,7 +35,7 @@ class PlannedPartition(InputPartition):
         self,
         connection: ConnectionOptions,
         names: tuple[str, ...],
-        plan: tuple[tuple[Where, tuple[Planned, ...]], ...],
+        plan: tuple[tuple[LaneSpec, tuple[Planned, ...]], ...],
     ) -> None:
         self.connection = connection
         self.names = names
@@ -57,9 +44,34 @@ class PlannedPartition(InputPartition):
     def __repr__(self) -> str:
         """Show counts only: Spark prints partitions."""
         messages = {
-            where.queue: sum(planned.runs.count for planned in some) for where, some in self.plan
+            lane.queue: sum(planned.runs.count for planned in some) for lane, some in self.plan
         }
         return f"PlannedPartition(messages={messages})"
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the planned messages, a record batch per stored chunk, with the requested columns.
+
+        Runs in a Python worker, as often as Spark retries, speculates or runs another action; the
+        same rows each time (I8). The worker's store is kept between tasks.
+
+        Raises:
+            DataLoss: A planned message does not exist.
+        """
+        # Only tasks need these; planning does not wait for their imports.
+        from cassieq_spark.queue.fetch import fetch  # noqa: PLC0415 - as said
+        from cassieq_spark.spark.columns import Builder  # noqa: PLC0415 - as said
+        from cassieq_spark.spark.worker import task_store  # noqa: PLC0415 - as said
+        from cassieq_spark.store import portal  # noqa: PLC0415 - as said
+
+        here = task_store(self.connection)
+        for spec, plan in self.plan:
+            first = spec.on(here)
+            builders = {
+                lane_id: Builder.of(first.sibling(lane_id), self.names)
+                for lane_id in {planned.lane for planned in plan}
+            }
+            for found in portal.iterate(fetch(here, first.queue, first.fixed, plan)):
+                yield builders[found.planned.lane].of_found(found)
 
 
 def spread(
@@ -85,10 +97,12 @@ def spread(
         at_least = min(os.cpu_count() or 1, -(-total // FEWEST_PER_PARTITION))
     wanted = min(total, max(at_least, -(-total // MOST_PER_PARTITION)))
     share = -(-total // wanted)
-    parts: list[dict[Where, list[Planned]]] = [{}]
+    from cassieq_spark.queue.find import LaneSpec  # noqa: PLC0415 - tasks unpickle without it
+
+    parts: list[dict[LaneSpec, list[Planned]]] = [{}]
     left = share
     for lane, some in sorted(plan, key=lambda part: part[0].queue):
-        where = Where.of(lane)
+        spec = LaneSpec.of(lane)
         order = {lane_id: lane.fixed.rank(lane_id) for lane_id in {one.lane for one in some}}
         for planned in sorted(some, key=lambda one: (order[one.lane], one.bucket, one.runs.first)):
             rest = planned.runs
@@ -97,11 +111,11 @@ def spread(
                     parts.append({})
                     left = share
                 taken, rest = rest.take(left)
-                parts[-1].setdefault(where, []).append(replace(planned, runs=taken))
+                parts[-1].setdefault(spec, []).append(replace(planned, runs=taken))
                 left -= taken.count
     return [
         PlannedPartition(
-            connection, names, tuple((where, tuple(some)) for where, some in part.items())
+            connection, names, tuple((spec, tuple(some)) for spec, some in part.items())
         )
         for part in parts
     ]

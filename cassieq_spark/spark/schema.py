@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
 
 SCHEMA: Final = StructType(
     [

@@ -8,11 +8,13 @@ tasks' messages carry what the commit must know (Spark 4.2, 4.3).
 from __future__ import annotations
 
 import re
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -21,16 +23,14 @@ from pyspark.sql.datasource import (
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
-from cassieq_spark.model.sink_txn import AlreadyCommitted, Begun, Identity, TaskResult
+from cassieq_spark.model.sink_txn import Admission, AlreadyCommitted, Begun, Identity, TaskResult
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.ahead import Ahead
-from cassieq_spark.spark.guess import Guess
-from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, sorting
-from cassieq_spark.spark.packer import check_sink_schema
+from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, Sorting
+from cassieq_spark.spark.packer import ChunkTaker, check_sink_schema
 from cassieq_spark.spark.worker import settle_in, task_store
 from cassieq_spark.store import portal, store
 
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark import SparkContext
     from pyspark.sql.types import StructType
 
-    from cassieq_spark.model.sink_txn import Admission
+    from cassieq_spark.model.ids import LaneId
     from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 
@@ -54,9 +53,8 @@ JOB_TAGS = "spark.job.tags"
 ROOT_TAG: Final = re.compile(r"\bspark-session-([0-9a-f-]{36})-execution-root-id-\d+\b")
 """Spark's tag of the outermost SQL execution. In a streaming query, that is the batch's."""
 
-_guess = Guess()
-"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
-first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
+TASKS: Final = 2
+"""A guess follows this many tasks: most tasks of a stream are alike."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +143,7 @@ class BatchWriter(DataSourceArrowWriter):
         if isinstance(ours, Begun):
             once = portal.run(transaction.admit_once(lane, ours))
             return _write(lane, options, ours.who, once, batches, meter=meter)
-        context = _context()
-        query_id = context.getLocalProperty(QUERY_ID)
-        who = Identity(
-            sink_id=ours.sink_id,
-            lane=lane.first.lane_id,
-            query_id=query_id,
-            run=None if query_id is None else run_of_batch(context),
-        )
+        who = identity(lane, ours.sink_id, _context())
         admission = portal.run(
             transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
         )
@@ -203,10 +194,10 @@ def _write(
     with portal.entered(heartbeat(lane, who.sink_id)), portal.entered(writer):
         if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
             portal.run(writer.of(lane.lane_id).begin(expected=expected))
-        sorts = sorting(lane.settings, _partition())
+        sorts = Sorting(lane.settings, _partition())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
-            lambda number: _Taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
+            lambda number: _taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
             sorts,
             lane.clock.now_us,
             chunk_messages=options.chunk_messages,
@@ -222,20 +213,13 @@ def _write(
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 
-class _Taker:
-    """Hands a task's chunks to the writer of one lane."""
-
-    def __init__(self, writer: LaneWriter) -> None:
-        self._writer = writer
-        self.capacity = writer.capacity
-
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """See `LaneWriter.add`."""
-        portal.run(self._writer.add(payload, count, due_us))
-
-    def close(self) -> None:
-        """See `LaneWriter.close`."""
-        portal.run(self._writer.close())
+def _taker(writer: LaneWriter) -> ChunkTaker:
+    """Hand a task's chunks to the writer of one lane."""
+    return ChunkTaker(
+        capacity=writer.capacity,
+        add=lambda *chunk: portal.run(writer.add(*chunk)),
+        close=lambda: portal.run(writer.close()),
+    )
 
 
 def _begin(writer: BulkWriter, lanes: Iterable[Lane]) -> None:
@@ -277,6 +261,21 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
+def identity(lane: Lane, sink_id: str, context: TaskContext | SparkContext) -> Identity:
+    """Who writes to a queue, in ``foreachBatch`` or outside of any query.
+
+    Raises:
+        UsageError: See `run_of_batch`.
+    """
+    query_id = context.getLocalProperty(QUERY_ID)
+    return Identity(
+        sink_id=sink_id,
+        lane=lane.first.lane_id,
+        query_id=query_id,
+        run=None if query_id is None else run_of_batch(context),
+    )
+
+
 def run_of_batch(context: TaskContext | SparkContext) -> str:
     """One and the same text for all that a run of a query does in ``foreachBatch``.
 
@@ -297,6 +296,77 @@ def run_of_batch(context: TaskContext | SparkContext) -> str:
             "not be told from a replay, and would be lost. Leave Spark's tags: remove only your "
             "own ones, with removeJobTag"
         ) from None
+
+
+class Guess:
+    """How many buckets the last tasks of one sink have filled in the first lane of its queue.
+
+    Only the last sink counts: a worker of one query writes to one.
+    """
+
+    def __init__(self) -> None:
+        self._sink: tuple[LaneId, str] | None = None
+        self._filled: deque[int] = deque(maxlen=TASKS)
+
+    def of(self, lane: LaneId, sink_id: str) -> int:
+        """How many the next task will fill at least; 0: none, or unknown.
+
+        The fewest of the last two: a bucket too few is opened a little later, and one too many
+        costs two LWTs.
+        """
+        return min(self._filled, default=0) if self._sink == (lane, sink_id) else 0
+
+    def note(self, lane: LaneId, sink_id: str, filled: int) -> None:
+        """Remember what a task has filled."""
+        if self._sink != (lane, sink_id):
+            self._sink = (lane, sink_id)
+            self._filled.clear()
+        self._filled.append(filled)
+
+
+_guess = Guess()
+"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
+first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
+
+
+class Ahead:
+    """The record batches of an input partition, the first of which is on its way already.
+
+    Spark makes rows when a task asks for them: by then it has opened its files, and made the first
+    10,000 rows of them, for as long as an admission takes (design 8).
+
+    The thread is a daemon. A task that is refused ends its worker, and must not wait for a row that
+    may take hours.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Ask for the first batch."""
+        self._batches = batches
+        self._first: Future[pa.RecordBatch | None] = Future()
+        portal.apart(self._pull)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """All batches in their order, in the caller's thread.
+
+        Raises:
+            Exception: What the input raised instead of its first batch.
+        """
+        first = self._first.result()
+        del self._first  # it may be 64 MB, and all others are to come
+        if first is not None:
+            yield first
+            del first  # as above
+            yield from self._batches
+
+    def wait(self) -> None:
+        """Return once nothing reads the input any more: Spark's worker is about to, itself."""
+        self._first.exception()
+
+    def _pull(self) -> None:
+        try:
+            self._first.set_result(next(self._batches, None))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the rows are read
+            self._first.set_exception(error)
 
 
 def _canonical(checkpoint: str | None) -> str | None:

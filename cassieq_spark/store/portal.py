@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cassieq_spark import deferred
+from cassieq_spark import log
 from cassieq_spark.errors import UsageError
 from cassieq_spark.store.caller import Caller, Inbox, Waiter, present
 
@@ -71,7 +71,7 @@ class Portal:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        deferred.defer_here()
+        log.defer_here()
         try:
             while True:
                 # A task that ends with one of these raises it here, too, as if this were the main
@@ -127,7 +127,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         _submit(work, caller)
         caller.serve()
-        deferred.write_deferred()
+        log.write_deferred()
         return caller.result()  # type: ignore[no-any-return]  # of the coroutine
     except BaseException:
         _leave(work, caller)
@@ -145,7 +145,7 @@ async def asked(work: Coroutine[Any, Any, T]) -> T:
     try:
         _submit(work, caller)
         await caller.answered
-        deferred.write_deferred()
+        log.write_deferred()
         return caller.result()  # type: ignore[no-any-return]  # of the coroutine
     except BaseException as error:
         _leave(work, caller)

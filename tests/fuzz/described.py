@@ -20,14 +20,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cassieq_spark.clock import SystemClock
+from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.server.rest.fields import Nothing
 from cassieq_spark.server.rest.openapi import document
-from cassieq_spark.server.rest.operations import OPERATIONS
 from tests.fuzz.book import wrong
 from tests.fuzz.sqs import Over, batches, drawn
 
 if TYPE_CHECKING:
-    from cassieq_spark.server.rest.operation import Operation
+    from cassieq_spark.server.operations import RestOperation
     from tests.fuzz.stage import Stage
 
 CHECKS: Final = [
@@ -60,7 +60,7 @@ def called(case: Any, queue: str, receipts: list[str], draw: Any) -> None:
             query["wait"] = min(float(query["wait"]), 0.1)
 
 
-def takes_anything(operation: Operation) -> bool:
+def takes_anything(operation: RestOperation) -> bool:
     """Whether a request for it can be wrong in any way that the description knows."""
     return "{" in operation.path or operation.query is not Nothing or operation.body is not None
 

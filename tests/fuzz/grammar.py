@@ -16,9 +16,9 @@ from urllib.parse import urlencode
 
 from hypothesis import strategies as st
 
+from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs import attributes, protocol
-from cassieq_spark.server.sqs.actions import ACTIONS
-from cassieq_spark.server.sqs.parameters import Kind, Parameters
+from cassieq_spark.server.sqs.protocol import Kind, Parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

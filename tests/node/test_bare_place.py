@@ -38,8 +38,7 @@ RUN_ALL = """
 import json, os, shlex, sys
 from typer.testing import CliRunner
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.examples import EXAMPLES
-from tests.unit.test_cli_help import ALL
+from tests.unit.test_cli_help import ALL, EXAMPLES
 
 lasting, quickly = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 os.chdir(sys.argv[3])

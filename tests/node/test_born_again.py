@@ -15,7 +15,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.spark.views.columns import VIEWS
-from cassieq_spark.spark.views.rows import Asked, queue_rows
+from cassieq_spark.spark.views.reader import Asked, queue_rows
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus

@@ -188,13 +188,13 @@ def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
     (claimed,) = portal.run(door.reader(run=run, visibility_s=600).get(1))
     renewal = Renewal(door.store, run=run, give_up_after_s=60)
     held = _Held(lane=door.lane, ids=frozenset({claimed.lease.lease_id}), visibility_us=600_000_000)
+    held.due_s = door.clock.monotonic()
     renewal._held = {claimed.place: held}
-    renewal._due = {claimed.place: door.clock.monotonic()}
 
     door.clock.advance(idle_s)
     due, _ = renewal._next()
-    for place in due:
-        portal.run(renewal._round(place, due[place]))
+    for place, its in due:
+        portal.run(renewal._round(place, its))
 
     lease = door.value(claimed.bucket).lease(claimed.lease.lease_id)
     assert lease is not None

@@ -12,7 +12,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
-from cassieq_spark.cli.watch import _Looker
+from cassieq_spark.cli.queue import _Looker
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, QueueNotFound, StoreTimeout
 from cassieq_spark.exporter.scan import Scanner
@@ -285,19 +285,20 @@ def test_a_query_forgets_the_counts_of_queues_that_left_it(open_door: OpenDoor) 
     subscription: Any = SimpleNamespace(queues=queues)
     options = parse_source({"contactPoints": "here", "queue": queues[0].lane.queue})
     lag = Lag(queues[0].lane.store, subscription, options)
-    lag._count([(one.lane, True) for one in queues])
+    portal.run(lag._count([(one.lane, True) for one in queues]))
     assert [one.lane.lane_id for one in queues] == list(lag._counted)
     subscription.queues = queues[1:]
-    lag._count([(queues[1].lane, True)])
+    portal.run(lag._count([(queues[1].lane, True)]))
     assert [queues[1].lane.lane_id] == list(lag._counted)
-    lag.close()
 
 
 def test_a_bucket_that_was_acked_while_its_renewal_failed_is_forgotten(door: Door) -> None:
     renewal = Renewal(door.store, run=new_uuid(), give_up_after_s=1)
-    held = _Held(lane=door.lane, ids=frozenset(), visibility_us=1)
-    renewal._end_round(door.place(0), held, StoreTimeout("no answer"))
-    assert set() == renewal._failed
+    lease, place = new_uuid(), door.place(0)
+    held = renewal._held[place] = _Held(lane=door.lane, ids=frozenset({lease}), visibility_us=1)
+    renewal.drop({place: [lease]})
+    renewal._end_round(place, held, StoreTimeout("no answer"))
+    assert {} == renewal._held
 
 
 def test_a_consumer_forgets_renewals_that_failed_of_what_it_has_handed_out(door: Door) -> None:

@@ -20,7 +20,7 @@ from cassieq_spark.queue.inspect import facts
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
 from cassieq_spark.queue.inspect.stats import look, stats
 from cassieq_spark.spark.views.columns import QUEUES, VIEWS
-from cassieq_spark.spark.views.rows import Asked, QueuesPartition, queue_rows
+from cassieq_spark.spark.views.reader import Asked, QueuesPartition, queue_rows
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 

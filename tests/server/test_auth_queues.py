@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import all_but, arn_of, pair, refusal

@@ -17,7 +17,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.server.app import Gateway as App
 from cassieq_spark.server.rest import messages as rest_messages
 from cassieq_spark.server.settings import GatewaySettings
-from cassieq_spark.server.sqs import bodies, received
+from cassieq_spark.server.sqs import bodies
 from cassieq_spark.store import chunk
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
@@ -318,7 +318,7 @@ def test_what_fails_after_a_lease_gives_the_message_back(
     handle.put(b"m")
     monkeypatch.setattr(rest_messages, "_raw", broken)
     monkeypatch.setattr(rest_messages, "shown", broken)
-    monkeypatch.setattr(received, "shown", broken)
+    monkeypatch.setattr(bodies, "shown", broken)
     path, request = f"/v1{queue}/messages/next", {"headers": RAW if at == "raw" else {}}
     if at == "sqs":
         wanted = {"QueueUrl": f"http://here/000000000000/{handle.name}"}

@@ -13,8 +13,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest.operation import Raw
-from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import all_but, pair
@@ -84,7 +83,7 @@ def own(as_key: Callable[[tuple[str, str]], httpx.Client], account: Account) -> 
 
 def ask(client: httpx.Client, operation: Any) -> httpx.Response:
     path = operation.path.format(queue="orders", receipt="x", key="x")
-    if isinstance(operation.body, Raw):
+    if isinstance(operation.body, str):
         return client.request(operation.method, path, content=b"x")
     if operation.name in BODIES:
         return client.request(operation.method, path, json=BODIES[operation.name])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from requests.auth import AuthBase
 from schemathesis import GenerationMode
 
-from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.store import portal
 from tests.fixtures.accounts import pair
 from tests.fuzz.described import CHECKS, KINDS, SCHEMA

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from cassieq_spark.model.rights import Right
+from cassieq_spark.server.operations import PAGES
 from cassieq_spark.server.ui.page import Form
-from cassieq_spark.server.ui.pages import PAGES
 from cassieq_spark.store import portal
 from tests.fixtures.accounts import HOUR_US, all_but, pair
 from tests.fixtures.ui import SESSION, Visitor, problem_of, text_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.master_key import MasterKey
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.ui.pages import PAGES
+from cassieq_spark.server.operations import PAGES
 from cassieq_spark.store import portal
 from tests.fixtures.accounts import Account
 from tests.fixtures.commands import CommandLine, end

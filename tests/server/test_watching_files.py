@@ -14,8 +14,7 @@ import yaml
 from cassieq_spark import metrics
 from cassieq_spark.metrics import Counter
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.operations import ACTIONS, OPERATIONS
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.metrics import Scrape, scrape_until
 

@@ -11,8 +11,7 @@ from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.queue.reserve import reserve
-from cassieq_spark.spark.source.admission import Limits
-from cassieq_spark.spark.source.one_queue import OneQueue
+from cassieq_spark.spark.source.one_queue import Limits, OneQueue
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import caller, portal
 from cassieq_spark.store import session as sessions

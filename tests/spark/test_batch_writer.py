@@ -13,8 +13,7 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.options import parse_sink
 from cassieq_spark.spark import sink
-from cassieq_spark.spark.guess import Guess
-from cassieq_spark.spark.sink import BatchWriter
+from cassieq_spark.spark.sink import BatchWriter, Guess
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import close_shared
 from tests.fixtures.cassandra import KEYSPACE

@@ -16,7 +16,6 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.spark import lane_packer, sink
-from cassieq_spark.spark.ahead import Ahead
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, drain
@@ -63,7 +62,7 @@ def task(door: Door, who: Identity, batch_id: int, batches: Sequence[pa.RecordBa
     """One task attempt, as Spark runs it."""
     admission = portal.run(transaction.admit(door.lane, who, batch_id))
     options = parse_sink({"queue": door.queue.name, "contactPoints": "127.0.0.1"})
-    ahead = Ahead(iter(batches))
+    ahead = sink.Ahead(iter(batches))
     return sink._write(door.lane, options, who, admission, ahead, meter=Meter()).result
 
 

@@ -16,7 +16,7 @@ from cassieq_spark.model.sink_txn import Identity, TaskResult, WriteUnder
 from cassieq_spark.queue.roll_forward import settle_decided
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import BulkWriter
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal, store
 from tests.fixtures.queues import payload

@@ -12,7 +12,7 @@ from cassieq_spark import metrics
 from cassieq_spark.model.offset import INITIAL, SourceOffset
 from cassieq_spark.model.settlement import Ack
 from cassieq_spark.queue.settle.settle import settle_bucket
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until

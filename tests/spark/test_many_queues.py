@@ -13,8 +13,9 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import DataLoss, QueueNotFound, StoreTimeout
 from cassieq_spark.model.offset import INITIAL, SourceOffset
-from cassieq_spark.spark.source import claiming, subscription
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source import planner as planners
+from cassieq_spark.spark.source import subscription
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.testing import ManualClock, wait_until
 from tests.fixtures.queues import time_stands_still
@@ -103,7 +104,7 @@ def test_each_queue_has_its_turn_where_a_batch_has_no_room_for_all(
     assert all(2 == taken(end).total() for end in ends[1:])
 
     # The same where not all are asked at once.
-    monkeypatch.setattr(claiming, "AT_ONCE", 1)
+    monkeypatch.setattr(planners, "AT_ONCE", 1)
     with run_of(streams, queues=names(three)) as planner:
         ends = [START]
         for _ in range(3):
@@ -340,8 +341,8 @@ def test_the_lag_is_of_each_queue_and_of_all_together(
     fill(three, 30, 0, 5)
     with run_of(streams, queues=names(three), lagInterval="0.1s") as planner:
         assert START == planner.latest(START, Limits(at_least=100, wait_s=3_600))
-        wait_until(lambda: planner.lag.report()["behind"] == 35)
-        report = planner.lag.report()
+        wait_until(lambda: planner.report()["behind"] == 35)
+        report = planner.report()
     assert names(three).replace(",", ", ") == report["queue"]
     assert [30, 0, 5] == [one["behind"] for one in report["queues"]]
     assert [one.queue.name for one in three] == [one["queue"] for one in report["queues"]]

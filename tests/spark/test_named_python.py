@@ -40,13 +40,12 @@ def query(
         queue = client.create_queue(f"named_{tmp_path.name}")
         queue.put_many([b"x"] * ROWS)
         first, rest = (CHILDREN / "named_python.py").read_text("utf-8").split("import json\n", 1)
-        named = {**variables, "CASSIEQ_FORK_SERVER": "off"}
         script = start_script(
             f"{first}import json\n"
             "import os\n"
             'for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):\n'
             "    os.environ.pop(name)\n"
-            f"os.environ.update({named!r})\n" + rest,
+            f"os.environ.update({variables!r})\n" + rest,
             cassandra.contact_points,
             str(tmp_path),
             queue.name,

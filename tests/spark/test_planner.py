@@ -17,7 +17,7 @@ from cassieq_spark.errors import DataLoss, LeaseLost, StoreTimeout, StreamFenced
 from cassieq_spark.model.offset import INITIAL, SourceOffset, by_bucket
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.settle import batches
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.model.offset import INITIAL, SourceOffset
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock, wait_until
@@ -23,10 +23,9 @@ VISIBILITY_S = 600
 
 
 def turn(clock: ManualClock, planner: Planner, seconds: float) -> None:
-    """Let time pass for a thread that waits in real time."""
+    """Let time pass for a task that waits in real time."""
     clock.advance(seconds)
-    with planner._renewal._lock:
-        planner._renewal._is_due.notify()
+    portal.portal().loop.call_soon_threadsafe(planner._renewal._changed.set)
 
 
 @pytest.mark.invariant("I2")

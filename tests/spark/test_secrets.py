@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from cassieq_spark.options import parse_read
-from cassieq_spark.spark.partition import PlannedPartition, Where
+from cassieq_spark.queue.find import LaneSpec
+from cassieq_spark.spark.partition import PlannedPartition
 from tests.fixtures.security import KEY_PASSWORD, KEYSPACE, Secured, password_of, secured
 from tests.fixtures.streams import Streams, failure_of
 
@@ -173,7 +174,7 @@ def test_a_refused_option_is_named_and_its_secret_is_not(streams: SecuredStreams
 
 def test_an_input_partition_shows_no_secret(streams: SecuredStreams) -> None:
     connection = parse_read(streams.options).connection
-    partition = PlannedPartition(connection, ("body",), ((Where.of(streams.lane), ()),))
+    partition = PlannedPartition(connection, ("body",), ((LaneSpec.of(streams.lane), ()),))
 
     shown = repr(partition) + repr(vars(partition))
 

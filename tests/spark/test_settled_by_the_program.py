@@ -16,7 +16,7 @@ from cassieq_spark.model.settlement import Ack, Reject, Release
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue.get.claim import give_back
 from cassieq_spark.queue.settle.settle import settle_bucket
-from cassieq_spark.spark.source.admission import Limits
+from cassieq_spark.spark.source.one_queue import Limits
 from cassieq_spark.spark.source.planner import Planner
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
@@ -83,10 +83,9 @@ def no_alarm(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def turn(door: Door, planner: Planner, seconds: float) -> None:
-    """Let time pass for a thread that waits in real time."""
+    """Let time pass for a task that waits in real time."""
     door.clock.advance(seconds)
-    with planner._renewal._lock:
-        planner._renewal._is_due.notify()
+    portal.portal().loop.call_soon_threadsafe(planner._renewal._changed.set)
 
 
 def left_of(door: Door, end: dict[str, object]) -> Runs:
@@ -167,13 +166,12 @@ def test_a_part_that_another_consumer_got_is_late_though_the_rest_was_renewed(
         run_of(door, cassandra) as planner,
     ):
         end = planner.latest(START, ALL)
-        with planner._renewal._lock:  # it would be in time, if it saw the hour before the other
-            door.clock.advance(VISIBILITY_S + 1)
-            [other] = portal.run(door.reader().get(BAD))
-            assert BAD == other.lease.runs.count
-            if gives_back:
-                portal.run(give_back([other]))
-            renewals = metrics.LEASE_RENEWALS.value
+        door.clock.advance(VISIBILITY_S + 1)  # no renewal sees it before `turn`
+        [other] = portal.run(door.reader().get(BAD))
+        assert BAD == other.lease.runs.count
+        if gives_back:
+            portal.run(give_back([other]))
+        renewals = metrics.LEASE_RENEWALS.value
         turn(door, planner, 0)
         wait_until(lambda: metrics.LEASE_RENEWALS.value > renewals, describe="a renewal")
         planner.ack(end)

@@ -13,8 +13,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import parse_sink
-from cassieq_spark.spark.ahead import Ahead
-from cassieq_spark.spark.sink import StreamWriter
+from cassieq_spark.spark.sink import Ahead, StreamWriter
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def test_a_refused_task_does_not_wait_for_its_first_row() -> None:
         with pytest.raises(UsageError, match="outside a Spark task"):
             writer.write(slow())
         assert asked.wait(60)
-        assert any(one.name == "cassieq-ahead" and one.daemon for one in threading.enumerate())
+        assert any(one.name == "cassieq-work" and one.daemon for one in threading.enumerate())
     finally:
         let_go.set()
     wait_until(

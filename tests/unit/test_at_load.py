@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
-from cassieq_spark.options.at_load import check_load
-from cassieq_spark.options.nearest import did_you_mean
+from cassieq_spark.options.option import did_you_mean
+from cassieq_spark.options.parse import check_load
 
 HERE = {"contactpoints": "127.0.0.1", "queue": "orders"}
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import re
 
 import pytest
+import typer
 from cassandra import OperationTimedOut
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.logs import OURS, Form, Level, Logs, add_logging, logs_of
+from cassieq_spark.cli.flags import command
+from cassieq_spark.cli.logs import OURS, Form, Level, Logged, Logs
 from cassieq_spark.cli.repair import changed
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair.report import QueueRepair, RepairReport
@@ -116,17 +117,16 @@ def test_a_pass_of_many_is_one_line_of_what_changed() -> None:
     assert "" == changed(RepairReport(queues=[QueueRepair(queue="idle")]))
 
 
-def test_a_job_refuses_a_level_or_form_that_is_none_also_by_its_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = argparse.ArgumentParser()
-    add_logging(job)
-    assert Logs(level=Level.INFO, form=Form.JSON) == logs_of(
-        job.parse_args(["--log-level", "INFO", "--log-format", "json"])
-    )
-    monkeypatch.setenv("CASSIEQ_LOG_LEVEL", "loud")
-    job = argparse.ArgumentParser()
-    add_logging(job)
-    with pytest.raises(SystemExit):
-        job.parse_args([])
-    assert "'loud' is none of debug, info, warning, error" in capsys.readouterr().err
+def test_a_job_takes_level_and_form_by_flag_and_variable() -> None:
+    seen: list[Logs] = []
+    job = typer.Typer()
+
+    @command(job)
+    def work(logs: Logged) -> None:
+        seen.append(logs)
+
+    assert 0 == CliRunner().invoke(job, ["--log-level", "INFO", "--log-format", "json"]).exit_code
+    assert [Logs(level=Level.INFO, form=Form.JSON)] == seen
+    ended = CliRunner().invoke(job, [], env={"CASSIEQ_LOG_LEVEL": "loud"})
+    assert 2 == ended.exit_code
+    assert "'loud' is not one of" in ended.output

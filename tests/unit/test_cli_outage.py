@@ -9,7 +9,7 @@ import pytest
 from cassandra import OperationTimedOut, Unavailable
 from cassandra.cluster import NoHostAvailable
 
-from cassieq_spark.cli.outage import OVER_AFTER_S, TerminalHandler
+from cassieq_spark.cli.logs import OVER_AFTER_S, TerminalHandler
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store import retries
 from cassieq_spark.store.statements import Kind, Statement

@@ -15,11 +15,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cassieq_spark.cli.exits import Interrupt, exit_codes
-from cassieq_spark.cli.files import batches
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
-from cassieq_spark.cli.messages import get_unless
-from cassieq_spark.cli.output import print_result, print_rows, show_text
-from cassieq_spark.cli.progress import Work
+from cassieq_spark.cli.messages import batches, get_unless
+from cassieq_spark.cli.output import Work, print_result, print_rows, show_text
 from cassieq_spark.cli.repair import show
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid

@@ -67,7 +67,7 @@ def test_every_command_is_one_that_the_image_takes() -> None:
             job = Path(command[3])
             assert [*SUBMIT, f"/opt/cassieq/jobs/{job.name}"] == command[:4]
             of_job = runpy.run_path(str(ROOT / "cassieq_spark" / "jobs" / job.name))
-            of_job["parser"]().parse_args(command[4:])
+            typer.main.get_command(of_job["job"]).make_context(job.stem, command[4:])
             seen.add(job.stem)
         else:
             assert "cassieq" == command[0]

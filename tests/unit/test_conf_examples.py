@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import runpy
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from cassieq_spark.cli.flags import connection_of, flag_of
+from cassieq_spark.cli.flags import connection_given, flag_of
 from cassieq_spark.options.of_connection import CONNECTION
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,14 @@ VARIABLE = re.compile(r"[A-Z_]+=\S+")
 RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
-@pytest.fixture(scope="module")
-def parser() -> argparse.ArgumentParser:
-    """The job's own."""
-    found: argparse.ArgumentParser = runpy.run_path(str(ROOT / "jobs" / "repair.py"))["parser"]()
-    return found
+Flags = dict[str, Any]
+
+
+def parse(job: str, arguments: list[str]) -> Flags:
+    """The flags as the job takes them; SystemExit if it does not."""
+    command = typer.main.get_command(runpy.run_path(str(ROOT / "jobs" / f"{job}.py"))["job"])
+    with command.make_context(job, list(arguments)) as context:
+        return context.params
 
 
 def check_schedule(text: str) -> None:
@@ -52,21 +55,19 @@ def job_arguments(command: list[str]) -> list[str]:
     return command[command.index(JOB) + 1 :]
 
 
-def check_accepted(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+def check_accepted(arguments: list[str]) -> Flags:
     """It ends: without --once a job of a scheduler would run until it is killed."""
-    given = parser.parse_args(arguments)
-    assert given.once
+    given = parse("repair", arguments)
+    assert given["once"]
     return given
 
 
-def check_all_three(
-    parser: argparse.ArgumentParser, each: list[list[str]], metrics_in: str = TEXTFILES
-) -> None:
+def check_all_three(each: list[list[str]], metrics_in: str = TEXTFILES) -> None:
     """A pass, a full one and a verify; and the alerts about the first and the last can know."""
-    found = [check_accepted(parser, arguments) for arguments in each]
+    found = [check_accepted(arguments) for arguments in each]
     assert [PASS, FULL, VERIFY] == [without_files(arguments) for arguments in each]
     assert [f"{metrics_in}/cassieq_repair.prom", None, f"{metrics_in}/cassieq_verify.prom"] == [
-        given.metrics_file for given in found
+        given["metrics_file"] for given in found
     ]
 
 
@@ -92,14 +93,14 @@ def crontab_jobs() -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_cron_runs_all_three(parser: argparse.ArgumentParser) -> None:
+def test_cron_runs_all_three() -> None:
     jobs = crontab_jobs()
     for schedule, _ in jobs:
         check_schedule(schedule)
-    check_all_three(parser, [job_arguments(command) for _, command in jobs])
+    check_all_three([job_arguments(command) for _, command in jobs])
 
 
-def test_the_cron_jobs_of_kubernetes_run_all_three(parser: argparse.ArgumentParser) -> None:
+def test_the_cron_jobs_of_kubernetes_run_all_three() -> None:
     found = documents("../kubernetes/cronjob.yaml") + documents("../kubernetes/passes.yaml")
     seen = []
     for one in found:
@@ -112,11 +113,11 @@ def test_the_cron_jobs_of_kubernetes_run_all_three(parser: argparse.ArgumentPars
         assert "Never" == pod["restartPolicy"]
         (container,) = pod["containers"]
         seen.append(job_arguments([*container["command"], *container["args"]]))
-    check_all_three(parser, seen, metrics_in="/metrics")
+    check_all_three(seen, metrics_in="/metrics")
     assert 3 == len({one["metadata"]["name"] for one in found})
 
 
-def test_the_spark_operators_application_is_whole(parser: argparse.ArgumentParser) -> None:
+def test_the_spark_operators_application_is_whole() -> None:
     (found,) = documents("scheduled-spark-application.yaml")
     assert ("sparkoperator.k8s.io/v1beta2", "ScheduledSparkApplication") == (
         found["apiVersion"],
@@ -132,10 +133,10 @@ def test_the_spark_operators_application_is_whole(parser: argparse.ArgumentParse
     assert {"image", "sparkVersion", "driver", "executor"} <= template.keys()
     assert {"cores", "instances", "memory", "envFrom"} <= template["executor"].keys()
     assert PASS == template["arguments"]
-    check_accepted(parser, template["arguments"])
+    check_accepted(template["arguments"])
 
 
-def test_the_airflow_file_compiles_and_runs_all_three(parser: argparse.ArgumentParser) -> None:
+def test_the_airflow_file_compiles_and_runs_all_three() -> None:
     path = EXAMPLES / "airflow_dag.py"
     tree = ast.parse(path.read_text("utf-8"), str(path))
     compile(tree, str(path), "exec")
@@ -150,13 +151,11 @@ def test_the_airflow_file_compiles_and_runs_all_three(parser: argparse.ArgumentP
     schedules = list(constants["SCHEDULES"].values())
     for schedule, arguments in schedules:
         check_schedule(schedule)
-        check_accepted(parser, arguments)
+        check_accepted(arguments)
     assert [PASS, FULL, VERIFY] == [arguments for _, arguments in schedules]
 
 
-def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own(
-    parser: argparse.ArgumentParser,
-) -> None:
+def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own() -> None:
     text = (ROOT / "docs" / "operations" / "repair.md").read_text("utf-8")
     names = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert 3 == len(names)
@@ -168,12 +167,11 @@ def test_the_guide_names_every_example_and_its_commands_are_the_jobs_own(
     commands = re.findall(job + r"((?: --[a-z-]+(?: [^-\s`|][^\s`|]*)?)+)", text)
     assert len(commands) >= 3
     for command in commands:
-        parser.parse_args(shlex.split(command))
+        parse("repair", shlex.split(command))
 
 
 @pytest.mark.parametrize("job", ["repair", "redrive"])
 def test_a_job_takes_every_option_of_the_connection_but_secrets(job: str) -> None:
-    known = runpy.run_path(str(ROOT / "jobs" / f"{job}.py"))["parser"]()
     given = {
         option.name: [flag_of(option)] if option.default is True else [flag_of(option), "x"]
         for option in CONNECTION
@@ -181,7 +179,7 @@ def test_a_job_takes_every_option_of_the_connection_but_secrets(job: str) -> Non
     }
     own = ["--queue", "orders"] if job == "redrive" else []
 
-    parsed = known.parse_args([*own, *(word for words in given.values() for word in words)])
+    parsed = parse(job, [*own, *(word for words in given.values() for word in words)])
 
-    assert dict.fromkeys(given, "x") | {"sslVerifyHostname": True} == connection_of(parsed)
-    assert dict.fromkeys(given) == connection_of(known.parse_args(own))
+    assert dict.fromkeys(given, "x") | {"sslVerifyHostname": True} == connection_given(parsed)
+    assert dict.fromkeys(given) == connection_given(parse(job, own))

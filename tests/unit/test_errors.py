@@ -80,6 +80,7 @@ DATA = {
     errors.ReceiptExpired: {"refused": ("a", "b")},
     errors.ReceiptInvalid: {"refused": ("a",), "expired": ("b",)},
     errors.PutAmbiguous: {"message_ids": ("0195", "0196"), "stored": ("m-2",)},
+    errors.SinkError: {"sink_id": "s"},
     errors.SinkFenced: {"sink_id": "s"},
     errors.SinkIdReused: {"sink_id": "s"},
     errors.SinkDiverged: {"sink_id": "s"},

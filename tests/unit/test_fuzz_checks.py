@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.operations import ACTIONS
 from tests.fuzz.book import Book, framed, hidden_forms, wrong
 from tests.fuzz.grammar import named
 

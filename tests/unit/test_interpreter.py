@@ -168,29 +168,3 @@ def test_the_zip_of_another_spark_stays(launcher: Path, site: Path, tmp_path: Pa
 def test_a_program_gets_its_arguments_as_they_are(launcher: Path, site: Path) -> None:
     given = ["two words", "a:b", "*", ""]
     assert given == run(launcher, os.pathsep.join(zips(site)), *given)[1]
-
-
-@pytest.mark.parametrize(
-    ("command", "is_planning"),
-    [
-        ("-m pyspark.sql.streaming.python_streaming_source_runner", True),
-        ("-m pyspark.daemon pyspark.sql.worker.lookup_data_sources", True),
-        ("-m pyspark.daemon pyspark.sql.worker.create_data_source", True),
-        ("-m pyspark.daemon pyspark.sql.worker.plan_data_source_read", True),
-        ("-m pyspark.daemon pyspark.sql.worker.python_streaming_sink_runner", True),
-        ("-m pyspark.daemon pyspark.sql.worker.analyze_udtf", False),
-        ("-m pyspark.daemon pyspark.worker", False),
-        ("-m pyspark.sql.worker.create_data_source", False),
-    ],
-)
-def test_what_plans_a_query_is_forked_and_nothing_that_runs_functions_of_users(
-    launcher: Path, command: str, is_planning: bool
-) -> None:
-    (launcher.parent / "cassieq-fork").write_text("import sys; print(sys.argv[2:])")
-    python = launcher.parent / "python3"
-    python.unlink()
-    python.write_text(f'#!/bin/sh\nif [ "$1" = -I ]; then exec {sys.executable} "$@"; fi\necho ran')
-    python.chmod(0o755)
-    words = command.split()
-    done = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
-    assert (str(words) if is_planning else "ran") == done.stdout.strip()

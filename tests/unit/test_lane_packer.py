@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.bucket_plan import PackedChunk, assign
 from cassieq_spark.model.lanes import due_lane, shard_of
+from cassieq_spark.options import QueueSettings
 from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.store import chunk as chunks
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HOUR_US = 3_600_000_000
-TIMES: dict[str, int] = {"after_us": 900_000_000, "period_us": HOUR_US}
-SORTING = Sorting(priorities=3, shards=4, own_shard=6, **TIMES)
-ONE = Sorting(**TIMES)
+TIMES = {"schedule_after_s": 900, "schedule_period_s": HOUR_US / 1e6}
+SORTING = Sorting(QueueSettings(priorities=3, shards=4, **TIMES), 6)
+ONE = Sorting(QueueSettings(**TIMES), 0)
 
 rows = st.lists(
     st.tuples(
@@ -140,7 +141,9 @@ def test_each_row_is_in_the_lane_that_a_put_would_take(
         first = sum(one.num_rows for one in batches)
         for at, (priority, in_us) in enumerate(rows_, first):
             due_us = 0 if in_us is None else now_us + in_us
-            lane = due_lane(due_us, priority, now_us=now_us, **TIMES)
+            lane = due_lane(
+                due_us, priority, now_us=now_us, after_us=900_000_000, period_us=HOUR_US
+            )
             number = (
                 priority * 4 + 6 % 4
                 if lane is None

@@ -113,8 +113,8 @@ def test_names_are_snake_case_and_meanings_are_sentences(name: str) -> None:
     assert EVENTS[name].level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 
 
-def test_events_are_listed_by_name() -> None:
-    assert sorted(EVENTS) == list(EVENTS)
+def test_events_are_listed_by_level_and_name() -> None:
+    assert sorted(EVENTS, key=lambda name: (EVENTS[name].level, name)) == list(EVENTS)
 
 
 def test_every_event_of_the_table_is_logged_somewhere_and_no_other() -> None:

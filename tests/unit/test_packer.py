@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cassieq_spark.model.bucket_plan import decode_due
+from cassieq_spark.options import QueueSettings
 from cassieq_spark.queue.put import encode
 from cassieq_spark.spark import packer
 from cassieq_spark.spark.connector.packed import NO_CHUNK, packing
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 KILO = 1024
 CHUNK_BYTES = 256 * KILO
-ONE = Sorting(after_us=900_000_000, period_us=3_600_000_000)
+ONE = Sorting(QueueSettings(schedule_after_s=900, schedule_period_s=3_600), 0)
 SPARE = 1.1
 """What Arrow adds, and what compression does not take away."""
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.cli.files import write_metrics
-from cassieq_spark.cli.repair import check_metrics_file
+from cassieq_spark.cli.repair import check_metrics_file, write_metrics
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.metrics import NODE_CLOCKS_WRONG, OF_PASSES
 from cassieq_spark.repair import outcome

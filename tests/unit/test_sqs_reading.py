@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cassieq_spark.server.sqs.parameters import FIELDS, TooManyValues, from_json
+from cassieq_spark.server.sqs.protocol import FIELDS, TooManyValues, from_json
 
 HIDDEN = '["\\"",' + "0," * FIELDS + "0]"
 """Whoever takes the escaped mark for the end of the text takes the rest for another text."""

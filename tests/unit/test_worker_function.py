@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.errors import FunctionInvalid
-from cassieq_spark.worker.function import check_name, load
+from cassieq_spark.worker.child import check_name, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,45 +12,39 @@ from cassieq_spark.server.door import (
     REQUEST_ID,
     Addresses,
     Door,
-    note_fault,
     queue_of,
     request_id_of,
 )
+from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.large import InParts
-from cassieq_spark.server.limits import Refusal
-from cassieq_spark.server.measured import asked_of
+from cassieq_spark.server.measured import REST, asked_of
+from cassieq_spark.server.operations import OPERATIONS
+from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call
 from cassieq_spark.server.rest.fields import from_json, from_query
-from cassieq_spark.server.rest.operation import JSON, PREFIX, RAW, Answer, Call, Operation, Raw
-from cassieq_spark.server.rest.operations import OPERATIONS
-from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, problem_of
+from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from starlette.requests import Request
     from starlette.types import Scope
 
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
+    from cassieq_spark.server.operations import RestOperation
 
-ADDRESSES: Final = Addresses(OPERATIONS, PREFIX, nothing="Look at /docs for what there is.")
+ADDRESSES: Final = Addresses(OPERATIONS, REST, nothing="Look at /docs for what there is.")
 
 
 class RestDoor(Door):
     """The ASGI application of the REST door."""
 
-    def __init__(self, backend: Backend, gate: Gate) -> None:
-        self._backend = backend
-        self._gate = gate
-
-    async def answer(self, request: Request) -> Response:
-        """Do what is asked."""
+    async def answer(self, request: Request) -> Response | None:
+        """Do what is asked; None: the client has gone."""
         operation = ADDRESSES.find(request.scope)
         asked_of(request.scope).operation = operation.name
         principal = await self._gate.authenticate(
             request,
             may=lambda principal: queue_of(request, principal, operation.right),
-            allows_unsigned=isinstance(operation.body, Raw),
+            allows_unsigned=isinstance(operation.body, str),
         )
         body = await request.body()
         call = Call(
@@ -64,20 +58,22 @@ class RestDoor(Door):
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
         )
-        try:
+
+        async def run() -> Response:
             found = await operation.run(call)
-            asked_of(request.scope).failed += failed_in(found.body)
-            return _response(found, request_id_of(request.scope))
-        except BaseException:
-            call.give_back()
-            raise
+            answer = found if isinstance(found, Answer) else Answer(found)
+            asked_of(request.scope).failed += failed_in(answer.body)
+            return _response(answer, next(iter(operation.answers)), request_id_of(request.scope))
+
+        return await call.answered(run())
+
+    def methods(self, path: str) -> Iterable[str] | None:
+        """The methods of an address."""
+        return ADDRESSES.methods(path)
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The error as a problem."""
-        found = problem_of(error, request_id_of(scope))
-        asked_of(scope).code = found["code"]
-        if found["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
-            note_fault(error, scope, "rest")
+        found = noted(error, scope, "rest")
         headers = headers_of(error) | {REQUEST_ID: request_id_of(scope)}
         if found["status"] == HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
@@ -86,7 +82,7 @@ class RestDoor(Door):
         )
 
 
-def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:
+def _read(operation: RestOperation, headers: Mapping[str, str], body: bytes) -> Any:
     """The body of a request, as the operation has it."""
     wanted = operation.body
     if wanted is None:
@@ -94,7 +90,7 @@ def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:
             raise Refusal(415, "This request has no body. Leave it out")
         return None
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    expected = RAW if isinstance(wanted, Raw) else JSON
+    expected = RAW if isinstance(wanted, str) else JSON
     is_empty = not body and not operation.is_body_needed
     if media_type not in ("", expected) and not is_empty:
         raise Refusal(
@@ -102,18 +98,18 @@ def _read(operation: Operation, headers: Mapping[str, str], body: bytes) -> Any:
             f"The body has the media type {media_type[:100]!r}, allowed: {expected}. Send the "
             f"header Content-Type: {expected}",
         )
-    if isinstance(wanted, Raw):
+    if isinstance(wanted, str):
         return body
     return from_json(wanted, b"{}" if is_empty else body)
 
 
-def _wants_raw(operation: Operation, headers: Mapping[str, str]) -> bool:
+def _wants_raw(operation: RestOperation, headers: Mapping[str, str]) -> bool:
     """Whether the caller asks for bytes rather than JSON."""
     accepted = _accepted(headers.get("accept", "*/*"))
-    if operation.can_be_raw and RAW in accepted:
+    if operation.leases and RAW in accepted:
         return True
     if not accepted & {JSON, "application/*", "*/*"}:
-        offered = f"{JSON} or {RAW}" if operation.can_be_raw else JSON
+        offered = f"{JSON} or {RAW}" if operation.leases else JSON
         raise Refusal(406, f"The answer is {offered}. Send the header Accept: {JSON}")
     return False
 
@@ -127,11 +123,11 @@ def _accepted(header: str) -> set[str]:
     return found or {"*/*"}
 
 
-def _response(answer: Answer, request_id: str) -> Response:
-    headers = {**answer.headers, REQUEST_ID: request_id}
+def _response(answer: Answer, usual: int, request_id: str) -> Response:
+    headers, status = {**answer.headers, REQUEST_ID: request_id}, answer.status or usual
     if answer.body is None:
-        return Response(status_code=answer.status, headers=headers)
+        return Response(status_code=status, headers=headers)
     made, media_type = answer.body, answer.media_type
     if not isinstance(made, bytes):
         made, media_type = json.dumps(made).encode(), JSON
-    return InParts(made, status_code=answer.status, headers=headers, media_type=media_type)
+    return InParts(made, status_code=status, headers=headers, media_type=media_type)

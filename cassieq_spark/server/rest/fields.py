@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import jiter
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic import ValidationError as Invalid
-from pydantic_core import core_schema
+from pydantic_core.core_schema import CoreSchema, no_info_plain_validator_function
 
 from cassieq_spark.errors import CassieqError, OptionInvalid, OptionUnknown
 from cassieq_spark.model.dense import has_more_values
@@ -27,8 +20,6 @@ from cassieq_spark.options.values import NotAllowed
 from cassieq_spark.server.rest.problems import FieldInvalid
 
 if TYPE_CHECKING:
-    from pydantic.json_schema import JsonSchemaValue
-
     from cassieq_spark.options.values import Values
 
 M = TypeVar("M", bound=BaseModel)
@@ -76,15 +67,11 @@ class Ranged:
 
     values: Values[Any]
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         """Let the values check the field."""
-        return core_schema.no_info_plain_validator_function(self._checked)
+        return no_info_plain_validator_function(self._checked)
 
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: object) -> dict[str, Any]:
         """Describe the field by the range of the values."""
         return dict(self.values.schema)
 
@@ -215,12 +202,10 @@ def _refusal(model: type[BaseModel], error: Invalid) -> FieldInvalid:
         return FieldInvalid(f"{field} is missing. Give it a value", field=field)
     if isinstance(cause, CassieqError) and not cause.message.startswith(ALLOWED):
         return FieldInvalid(cause.message, field=field, kind=type(cause))
-    why = cause.message if isinstance(cause, CassieqError) else _words(first["msg"])
+    why = first["msg"].replace("Input should", "but it should", 1)
+    if isinstance(cause, CassieqError):
+        why = cause.message
     return FieldInvalid(f"{field} is {_shown(first['input'])}, {why}", field=field)
-
-
-def _words(text: str) -> str:
-    return text.replace("Input should", "but it should", 1)
 
 
 def _shown(value: object) -> str:

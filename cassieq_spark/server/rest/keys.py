@@ -6,33 +6,25 @@ deleted by ``cassieq account``, where Cassandra is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time, time_of
-from cassieq_spark.server.limits import Refusal
-from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, Answer
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.rest.call import Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.accounts.admin import NewKey
-    from cassieq_spark.server.rest.operation import Call
-
-_KEY: Final = "/keys/{key}"
+    from cassieq_spark.server.rest.call import Call
 
 
-@GET("listKeys", "/keys", Right.ADMIN, {200: answers.Keys})
-async def list_keys(call: Call) -> Answer:
+async def list_keys(call: Call) -> dict[str, Any]:
     """List the keys of your account."""
     account = _administered(call)
     found = await call.gate.administer(lambda admin, _: admin.keys(account))
-    return Answer(body={"keys": [one.to_plain() for one in found]})
+    return {"keys": [one.to_plain() for one in found]}
 
 
-@POST(
-    "createKey", "/keys", Right.ADMIN, {201: answers.MadeKey}, body=models.Grants, errors=(404, 409)
-)
 async def create(call: Call) -> Answer:
     """Make a further key of your account.
 
@@ -44,7 +36,6 @@ async def create(call: Call) -> Answer:
     )
 
 
-@POST("rotateKey", f"{_KEY}/rotate", Right.ADMIN, {201: answers.MadeKey}, errors=(404, 409))
 async def rotate(call: Call) -> Answer:
     """Make a key with the rights of another one, which stays valid until you delete it."""
     account, key_id = _administered(call, by_key=True), _key_of(call)
@@ -53,8 +44,7 @@ async def rotate(call: Call) -> Answer:
     )
 
 
-@PATCH("changeKey", _KEY, Right.ADMIN, {204: None}, body=models.KeyChange)
-async def change(call: Call) -> Answer:
+async def change(call: Call) -> None:
     """Disable or enable a key.
 
     Gateways follow within ten seconds.
@@ -65,11 +55,9 @@ async def change(call: Call) -> Answer:
     await call.gate.administer(
         lambda admin, _: admin.set_enabled(account, is_enabled=is_enabled, key_id=key_id)
     )
-    return Answer(body=None, status=204)
 
 
-@DELETE("deleteKey", _KEY, Right.ADMIN, {204: None})
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> None:
     """Delete a key for good.
 
     Gateways refuse it within ten seconds.
@@ -77,11 +65,9 @@ async def delete(call: Call) -> Answer:
     account, key_id = _administered(call), _key_of(call)
     _spare_own(call, key_id)
     await call.gate.administer(lambda admin, _: admin.delete_key(account, key_id))
-    return Answer(body=None, status=204)
 
 
-@POST("signToken", "/tokens", Right.ADMIN, {200: answers.SignedToken}, body=models.NewToken)
-async def sign(call: Call) -> Answer:
+async def sign(call: Call) -> dict[str, Any]:
     """Sign a bearer token by the key of this request.
 
     It never allows more than the key, and ends with it.
@@ -93,7 +79,7 @@ async def sign(call: Call) -> Answer:
     token = await call.gate.sign(
         call.principal, body.as_grants(), begins_us=begins_us, ends_us=ends_us
     )
-    return Answer(body={"token": token, "expires_at": show_time(time_of(ends_us))})
+    return {"token": token, "expires_at": show_time(time_of(ends_us))}
 
 
 def _administered(call: Call, *, by_key: bool = False) -> str:
@@ -132,11 +118,10 @@ def _key_of(call: Call) -> str:
 
 def _made(key: NewKey) -> Answer:
     return Answer(
-        body={
+        {
             "access_key_id": key.key_id,
             "secret_access_key": key.secret.reveal(),
             "grants": [grant.to_plain() for grant in key.grants],
         },
-        status=201,
         headers={"Cache-Control": "no-store"},
     )

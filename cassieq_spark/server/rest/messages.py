@@ -7,18 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
-from cassieq_spark.model.ids import QueueName
-from cassieq_spark.model.rights import Right
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
 from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server import batches
-from cassieq_spark.server.large import as_json, unless_gone
-from cassieq_spark.server.limits import Refusal
-from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import GET, JSON, MESSAGES, POST, QUEUE, RAW, Answer, Raw
+from cassieq_spark.server.door import in_turn
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.large import as_json
+from cassieq_spark.server.rest import models
+from cassieq_spark.server.rest.call import JSON, RAW, Answer
 from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
 
 if TYPE_CHECKING:
@@ -28,14 +26,13 @@ if TYPE_CHECKING:
 
     from cassieq_spark.queue.message import Message
     from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.server.rest.operation import Call
+    from cassieq_spark.server.rest.call import Call
 
 SOURCE: Final = "source-queue="
 
-BODY: Final = Raw(
-    doc="The bytes of the message. A header `Cassieq-Header-NAME: value` of the request is the "
-    "header `name` of the message.",
-    has_headers=True,
+BODY: Final = (
+    "The bytes of the message. A header `Cassieq-Header-NAME: value` of the request is the "
+    "header `name` of the message."
 )
 
 HEADER: Final = "cassieq-header-"
@@ -49,14 +46,6 @@ _PRINTABLE: Final = "".join(chr(one) for one in range(0x21, 0x7F) if chr(one) !=
 _IN_NAMES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789!#$&'*+-.^_`|~")
 
 
-@POST(
-    "putMessage",
-    MESSAGES,
-    Right.PUT,
-    {201: answers.Put, 200: answers.Put},
-    query=models.PutOne,
-    body=BODY,
-)
 async def put(call: Call) -> Answer:
     """Put one message.
 
@@ -69,11 +58,10 @@ async def put(call: Call) -> Answer:
     (found,) = await batches.put(call.backend, call.queue, [message])
     if isinstance(found, Exception):
         raise found
-    return Answer(body=_result(found), status=200 if found.duplicate else 201)
+    return Answer(_result(found), 200 if found.duplicate else 201)
 
 
-@POST("putMessages", f"{MESSAGES}/batch", Right.PUT, {200: answers.PutResults}, body=models.PutMany)
-async def put_many(call: Call) -> Answer:
+async def put_many(call: Call) -> dict[str, Any]:
     """Put many messages.
 
     Not all or nothing: each has its own result.
@@ -87,17 +75,9 @@ async def put_many(call: Call) -> Answer:
         {"problem": problem_of(one)} if isinstance(one, Exception) else _result(one)
         for one in found
     ]
-    return Answer(body={"results": results})
+    return {"results": results}
 
 
-@POST(
-    "nextMessages",
-    f"{MESSAGES}/next",
-    Right.READ,
-    {200: answers.Messages, 204: None},
-    query=models.Next,
-    can_be_raw=True,
-)
 async def next_messages(call: Call) -> Answer:
     """Lease messages: nobody else gets them before the visibility timeout is over.
 
@@ -112,27 +92,17 @@ async def next_messages(call: Call) -> Answer:
     if wait_s is None and preferred is not None:
         wait_s = min(float(preferred), models.MOST_WAIT_S)
         applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
-
-    async def lease() -> Answer:
-        found = await call.backend.receive(
-            call.queue,
-            query.max,
-            wait=wait_s or 0.0,
-            visibility_timeout=query.visibility_timeout,
-            priority_at_least=query.priority_at_least,
-        )
-        call.leased.extend(found)
-        if found:
-            await call.confirm()
-        if call.is_raw:
-            return _raw(found[0] if found else None, applied)
-        return await listed(call, found, shown, applied)
-
-    answer = await unless_gone(call.request, lease(), call.give_back)
-    return answer or Answer(body=None, status=204)  # nobody reads it
+    found = await call.receive(
+        query.max,
+        wait=wait_s or 0.0,
+        visibility_timeout=query.visibility_timeout,
+        priority_at_least=query.priority_at_least,
+    )
+    if call.is_raw:
+        return _raw(found[0] if found else None, applied)
+    return await listed(call, found, shown, applied)
 
 
-@GET("peekMessages", MESSAGES, Right.READ, {200: answers.Messages}, query=models.Peek)
 async def peek(call: Call) -> Answer:
     """Look at visible messages.
 
@@ -145,13 +115,6 @@ async def peek(call: Call) -> Answer:
     return await listed(call, found, shown)
 
 
-@GET(
-    "listDeadLetters",
-    f"{QUEUE}/dead-letters",
-    Right.READ,
-    {200: answers.LettersShown},
-    query=models.Letters,
-)
 async def show_letters(call: Call) -> Answer:
     """Show the messages of a dead-letter queue.
 
@@ -162,8 +125,7 @@ async def show_letters(call: Call) -> Answer:
 
     async def chosen() -> list[Message]:
         found: list[Message] = []
-        lane = await open_lane(call.backend.store, QueueName(call.queue))
-        async for one in browse(lane):
+        async for one in browse(await call.lane()):
             if is_wanted(one):
                 found.append(one)
             if len(found) == query.max:
@@ -174,38 +136,25 @@ async def show_letters(call: Call) -> Answer:
     return await listed(call, found, partial(_letter, call))
 
 
-@POST(
-    "redriveMessages",
-    f"{QUEUE}/redrive",
-    Right.REDRIVE,
-    {200: answers.Redriven},
-    body=models.Redrive,
-)
-async def redrive(call: Call) -> Answer:
+@in_turn
+async def redrive(call: Call) -> dict[str, Any]:
     """Send messages back to the queue they came from, or to another one, each exactly once."""
-    given = call.body
+    given, own_name = call.body, call.principal.own_name
     is_wanted = None
     if given.where or given.before is not None or given.after is not None:
         is_wanted = conditions(_where(call, given.where), given.before, given.after, mark="")
-    to = None if given.to is None else call.target(given.to)
-
-    async def work() -> dict[str, Any]:
-        done = await call.backend.client.redrive(
-            call.queue,
-            where=is_wanted,
-            to=to,
-            at_most=given.max,
-            may=call.principal.may_put,
-            dry_run=given.dry_run,
-        )
-        return done.to_dict()
-
-    found = await call.backend.run(work)
-    found["queue"] = call.principal.own_name(found["queue"])
-    found["by_target"] = {
-        call.principal.own_name(one): count for one, count in found["by_target"].items()
-    }
-    return Answer(body=found)
+    done = await call.backend.client.redrive(
+        call.queue,
+        where=is_wanted,
+        to=None if given.to is None else call.target(given.to),
+        at_most=given.max,
+        may=call.principal.may_put,
+        dry_run=given.dry_run,
+    )
+    found = done.to_dict()
+    found["queue"] = own_name(found["queue"])
+    found["by_target"] = {own_name(one): count for one, count in found["by_target"].items()}
+    return found
 
 
 async def listed(
@@ -218,7 +167,7 @@ async def listed(
     body = await call.backend.answers.made(
         lambda: as_json({"messages": list(map(show, messages))}), messages, call.request.scope
     )
-    return Answer(body=body, headers=headers or {}, media_type=JSON)
+    return Answer(body, headers=headers or {}, media_type=JSON)
 
 
 def shown(message: Message) -> dict[str, Any]:
@@ -268,7 +217,7 @@ def _headers(request: Request) -> dict[str, str]:
 def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
     """The body of one message as it is; all else is in headers."""
     if message is None:
-        return Answer(body=None, status=204, headers=headers)
+        return Answer(None, 204, headers)
     found = {
         **headers,
         "Cassieq-Message-Id": message.message_id,
@@ -286,7 +235,7 @@ def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
     size = sum(len(name) + len(text) for name, text in own.items())
     # Many programs refuse a response with longer headers, and would never get past this message.
     found |= {"Cassieq-Left-Out": str(size)} if size > MOST_HEADER_BYTES else own
-    return Answer(body=message.body, headers=found)
+    return Answer(message.body, headers=found)
 
 
 def _name(text: str) -> str:

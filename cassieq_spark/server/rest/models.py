@@ -20,18 +20,9 @@ from pydantic import (
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import group as groups
+from cassieq_spark.model import rights as rules
 from cassieq_spark.model.dead_letter import is_own
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
-from cassieq_spark.model.rights import (
-    EVERYTHING,
-    LONGEST_TOKEN_S,
-    MOST_GRANTS,
-    MOST_PATTERNS,
-    PATTERN,
-    Grant,
-    Right,
-    parse_grant,
-)
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
@@ -68,10 +59,10 @@ Wait = Annotated[float, Ranged(values.seconds(0, MOST_WAIT_S, from_text=False))]
 Priority = Annotated[int, Ranged(values.whole(0, MAX_PRIORITIES - 1, from_text=False))]
 Shown = Annotated[int, Ranged(values.whole(1, MOST_SHOWN, from_text=False))]
 RightName = Annotated[
-    str, WithJsonSchema({"type": "string", "enum": [right.value for right in Right]})
+    str, WithJsonSchema({"type": "string", "enum": [right.value for right in rules.Right]})
 ]
-Pattern = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{PATTERN}$"})]
-TokenSeconds = Annotated[float, Ranged(values.seconds(0, LONGEST_TOKEN_S, from_text=False))]
+Pattern = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{rules.PATTERN}$"})]
+TokenSeconds = Annotated[float, Ranged(values.seconds(0, rules.LONGEST_TOKEN_S, from_text=False))]
 Together = Annotated[int, Ranged(values.whole(1, MOST_AT_ONCE, from_text=False))]
 Many = Annotated[int, Ranged(values.whole(1, arguments.MOST_MESSAGES, from_text=False))]
 Key = Annotated[
@@ -339,30 +330,30 @@ class UpdateMany(Strict):
 class Granted(Strict):
     """Some rights on some queues."""
 
-    rights: list[RightName] = Field(min_length=1, max_length=MOST_PATTERNS)
+    rights: list[RightName] = Field(min_length=1, max_length=rules.MOST_PATTERNS)
     queues: list[Pattern] = Field(
         ["*"],
         min_length=1,
-        max_length=MOST_PATTERNS,
+        max_length=rules.MOST_PATTERNS,
         description="Patterns of names without the account: * is any characters, ? is one.",
     )
 
     @model_validator(mode="after")
     def _parsed(self) -> Granted:
-        parse_grant(self.rights, self.queues)
+        rules.parse_grant(self.rights, self.queues)
         return self
 
 
 class Grants(Strict):
     """What a key or a token allows. Default: everything."""
 
-    grants: list[Granted] | None = Field(None, min_length=1, max_length=MOST_GRANTS)
+    grants: list[Granted] | None = Field(None, min_length=1, max_length=rules.MOST_GRANTS)
 
-    def as_grants(self) -> tuple[Grant, ...]:
+    def as_grants(self) -> tuple[rules.Grant, ...]:
         """As keys and tokens have them."""
         if self.grants is None:
-            return EVERYTHING
-        return tuple(parse_grant(one.rights, one.queues) for one in self.grants)
+            return rules.EVERYTHING
+        return tuple(rules.parse_grant(one.rights, one.queues) for one in self.grants)
 
 
 class KeyChange(Strict):

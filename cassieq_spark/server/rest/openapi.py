@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from html import escape
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +19,19 @@ from cassieq_spark import errors
 from cassieq_spark.accounts.keys import KEY_ID
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import values
+from cassieq_spark.server.measured import REST
+from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.server.rest import answers
-from cassieq_spark.server.rest.operation import JSON, PREFIX, RAW, Operation, Raw
-from cassieq_spark.server.rest.operations import OPERATIONS
+from cassieq_spark.server.rest.call import JSON, RAW
 from cassieq_spark.server.rest.problems import MEDIA_TYPE, REFUSALS, STATUS, status_of_class
+from cassieq_spark.server.ui.render import text_of
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaMode
     from starlette.requests import Request
+
+    from cassieq_spark.server.measured import REST
+from cassieq_spark.server.operations import RestOperation
 
 EVERYWHERE: Final = (400, 401, 403, 406, 413, 415, 500, 503)
 """Statuses of problems that every operation may answer with."""
@@ -55,17 +59,6 @@ _PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-_STYLE: Final = """
-:root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
-body { max-width: 56rem; margin: 0 auto; padding: 0 1rem 4rem; overflow-wrap: anywhere; }
-code, pre { font: .9em ui-monospace, monospace; }
-pre { overflow-x: auto; } summary { cursor: pointer; padding: .3rem 0; }
-summary b { display: inline-block; min-width: 4.5rem; }
-table { border-collapse: collapse; width: 100%; }
-td, th { border-top: 1px solid #8884; padding: .25rem .5rem .25rem 0; text-align: left;
-  vertical-align: top; }
-"""
-
 
 @cache
 def document() -> dict[str, Any]:
@@ -73,7 +66,7 @@ def document() -> dict[str, Any]:
     schemas = _schemas()
     paths: dict[str, dict[str, Any]] = {}
     for one in OPERATIONS:
-        paths.setdefault(PREFIX + one.path, {})[one.method.lower()] = _operation(one, schemas)
+        paths.setdefault(REST + one.path, {})[one.method.lower()] = _operation(one, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -99,7 +92,7 @@ def _schemas() -> dict[str, Any]:
     return schemas
 
 
-def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(one: RestOperation, schemas: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": one.name,
         "summary": one.doc.partition(".")[0],
@@ -112,7 +105,7 @@ def _operation(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parameters(one: Operation, schemas: dict[str, Any]) -> list[dict[str, Any]]:
+def _parameters(one: RestOperation, schemas: dict[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, **more}
         for name, more in _PATH_PARAMETERS.items()
@@ -130,19 +123,19 @@ def _parameters(one: Operation, schemas: dict[str, Any]) -> list[dict[str, Any]]
     return found
 
 
-def _body(body: type[BaseModel] | Raw, *, is_required: bool) -> dict[str, Any]:
-    if isinstance(body, Raw):
-        return {"description": body.doc, "required": is_required, "content": {RAW: {}}}
+def _body(body: type[BaseModel] | str, *, is_required: bool) -> dict[str, Any]:
+    if isinstance(body, str):
+        return {"description": body, "required": is_required, "content": {RAW: {}}}
     return {"required": is_required, "content": {JSON: {"schema": _ref(body)}}}
 
 
-def _responses(one: Operation) -> dict[str, Any]:
+def _responses(one: RestOperation) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status, model in one.answers.items():
         found[str(status)] = {"description": HTTPStatus(status).phrase}
         if model is not None:
             content: dict[str, Any] = {JSON: {"schema": _ref(model)}}
-            if one.can_be_raw:
+            if one.leases:
                 content[RAW] = {}
             found[str(status)]["content"] = content
     for status in sorted({*EVERYWHERE, *one.errors}):
@@ -155,9 +148,6 @@ def _responses(one: Operation) -> dict[str, Any]:
 
 def _ref(model: type[BaseModel]) -> dict[str, str]:
     return {"$ref": f"{_SCHEMAS}{model.__name__}"}
-
-
-# --- the page -------------------------------------------------------------------------------------
 
 
 @cache
@@ -178,71 +168,10 @@ async def docs(_: Request) -> Response:
 
 @cache
 def _page() -> str:
-    found = document()
-    operations = "".join(
-        _shown(method, path, one)
-        for path, methods in found["paths"].items()
-        for method, one in methods.items()
-    )
-    schemas = "".join(
-        f"<details id='{name}'><summary><code>{name}</code></summary>"
-        f"<pre>{escape(json.dumps(schema, indent=2))}</pre></details>"
-        for name, schema in sorted(found["components"]["schemas"].items())
-    )
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8>"
-        "<meta name=viewport content='width=device-width'>"
-        f"<title>{escape(found['info']['title'])}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(found['info']['title'])} {escape(found['info']['version'])}</h1>"
-        f"<p>{escape(found['info']['description'])}</p>"
-        "<p>For programs: <a href='/openapi.json'>/openapi.json</a>, OpenAPI 3.1.</p>"
-        f"<h2>Operations</h2>{operations}<h2>Bodies</h2>{schemas}"
-        f"<h2>Problems</h2><table>{_problems()}</table></html>"
-    )
+    return text_of("docs.html", {**document(), "problems": _problems()})
 
 
-def _shown(method: str, path: str, one: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td><code>{escape(of['name'])}</code><td>{of['in']}"
-        f"<td>{escape(of.get('description', ''))} {escape(_range(of['schema']))}"
-        for of in one["parameters"]
-    )
-    body = one.get("requestBody")
-    sends = "" if body is None else f"<p>Body: {_content(body['content'])}</p>"
-    answers = ", ".join(
-        f"{status} {_content(of['content'])}" if "content" in of else status
-        for status, of in one["responses"].items()
-        if int(status) < 400  # noqa: PLR2004 - problems are below
-    )
-    return (
-        f"<details id='{one['operationId']}'><summary><b>{method.upper()}</b> "
-        f"<code>{escape(path)}</code> {escape(one['summary'])}</summary>"
-        f"<p>{escape(one['description'])}</p><table>{rows}</table>{sends}"
-        f"<p>Answers: {answers}</p></details>"
-    )
-
-
-def _content(content: dict[str, Any]) -> str:
-    found = []
-    for media_type, of in content.items():
-        name = of.get("schema", {}).get("$ref", "").rpartition("/")[2]
-        link = f" <a href='#{name}'>{name}</a>" if name else ""
-        found.append(f"<code>{escape(media_type)}</code>{link}")
-    return " or ".join(found)
-
-
-def _range(schema: dict[str, Any]) -> str:
-    found = [
-        f"{word} {schema[key]:,}"
-        for word, key in (("From", "minimum"), ("to", "maximum"))
-        if key in schema
-    ]
-    if schema.get("default") not in (None, "", []):
-        found.append(f"(default: {schema['default']})")
-    return " ".join(found)
-
-
-def _problems() -> str:
+def _problems() -> list[tuple[int, str, str, str]]:
     own = [
         (status_of_class(one), one.code, one.meaning, one.remedy)
         for one in vars(errors).values()
@@ -251,10 +180,5 @@ def _problems() -> str:
         and issubclass(one, tuple(STATUS))
         if one.meaning
     ]
-    rows = sorted(
-        {*own, *((status, code, title, "") for status, (code, title) in REFUSALS.items())}
-    )
-    return "".join(
-        f"<tr id='{code}'><td>{status}<td><code>{code}</code><td>{escape(meaning)} {escape(remedy)}"
-        for status, code, meaning, remedy in rows
-    )
+    others = ((status, code, title, "") for status, (code, title) in REFUSALS.items())
+    return sorted({*own, *others})

@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.errors import (
-    AccessDenied,
-    AccountNotFound,
-    AuthenticationFailed,
-    CassieqError,
-    KeyNotFound,
-    OptionInvalid,
-    PutAmbiguous,
-    QueueDeleted,
-    QueueExists,
-    QueueInUse,
-    QueueNotFound,
-    ReceiptExpired,
-    ReceiptInvalid,
-    StoreTimeout,
-    TooManyKeys,
-    UsageError,
-)
+from cassieq_spark import errors
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.backend import COME_AGAIN
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.door import note_fault, request_id_of
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.measured import asked_of
 from cassieq_spark.server.turns import Busy
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "/docs#"
 """The address of a problem's description: its code is added."""
 
-STATUS: Final[dict[type[Exception], int]] = {
-    UsageError: 400,
-    ReceiptInvalid: 400,
-    AuthenticationFailed: 401,
-    AccessDenied: 403,
-    AccountNotFound: 404,
-    KeyNotFound: 404,
-    TooManyKeys: 409,
-    QueueNotFound: 404,
-    QueueDeleted: 404,
-    QueueExists: 409,
-    QueueInUse: 409,
-    ReceiptExpired: 409,
-    Busy: 503,
-    **dict.fromkeys(COME_AGAIN, 503),
-}
+_KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
+    400: (errors.UsageError, errors.ReceiptInvalid),
+    401: (errors.AuthenticationFailed,),
+    403: (errors.AccessDenied,),
+    404: (
+        errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted,
+    ),
+    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
+    503: (Busy, *COME_AGAIN),
+}  # fmt: skip
+STATUS: Final = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
 """The status of each class of error; a class that is not here has that of its nearest base."""
 
 REFUSALS: Final[dict[int, tuple[str, str]]] = {
@@ -63,14 +46,14 @@ REFUSALS: Final[dict[int, tuple[str, str]]] = {
 """Code and title of the problems that are not errors of the client, by status."""
 
 
-VERDICTS: Final[dict[str, type[CassieqError]]] = {
-    Verdict.STALE: ReceiptExpired,
-    Verdict.UNKNOWN: StoreTimeout,
+VERDICTS: Final[dict[str, type[errors.CassieqError]]] = {
+    Verdict.STALE: errors.ReceiptExpired,
+    Verdict.UNKNOWN: errors.StoreTimeout,
 }
 """What a verdict without a problem means: the error that is the answer to one receipt."""
 
 
-class FieldInvalid(UsageError):
+class FieldInvalid(errors.UsageError):
     """A field of a request is wrong.
 
     Attributes:
@@ -79,7 +62,11 @@ class FieldInvalid(UsageError):
     """
 
     def __init__(
-        self, message: str, *, field: str = "", kind: type[CassieqError] = OptionInvalid
+        self,
+        message: str,
+        *,
+        field: str = "",
+        kind: type[errors.CassieqError] = errors.OptionInvalid,
     ) -> None:
         super().__init__(message)
         self.field = field
@@ -94,12 +81,12 @@ def status_of_class(kind: type[Exception]) -> int:
 def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     """An error as the members of a problem."""
     status = error.status if isinstance(error, Refusal) else status_of_class(type(error))
-    if isinstance(error, CassieqError) and status != HTTPStatus.INTERNAL_SERVER_ERROR:
+    if isinstance(error, errors.CassieqError) and status != HTTPStatus.INTERNAL_SERVER_ERROR:
         kind = error.kind if isinstance(error, FieldInvalid) else type(error)
         found = _problem(status, kind.code, kind.meaning, error.message)
         if isinstance(error, FieldInvalid):
             found["field"] = error.field
-        if isinstance(error, PutAmbiguous):
+        if isinstance(error, errors.PutAmbiguous):
             found["message_ids"] = list(error.message_ids)
         return found
     code, title = REFUSALS[status]
@@ -110,6 +97,15 @@ def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     return _problem(
         status, code, title, f"The gateway's log says what has happened: request {request_id}."
     )
+
+
+def noted(error: Exception, scope: Scope, door: str) -> dict[str, Any]:
+    """The problem that a door answers with; it is noted, and logged if it is a fault of ours."""
+    found = problem_of(error, request_id_of(scope))
+    asked_of(scope).code = found["code"]
+    if found["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
+        note_fault(error, scope, door)
+    return found
 
 
 def failed_in(body: object) -> list[tuple[str, int]]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.message import show_time
-from cassieq_spark.server.rest import answers, models
-from cassieq_spark.server.rest.operation import DELETE, GET, PATCH, POST, PUT, QUEUE, Answer
+from cassieq_spark.server.door import in_turn, on_queue
+from cassieq_spark.server.rest.call import Answer
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.model.rights import Principal
-    from cassieq_spark.server.rest.operation import Call
+    from cassieq_spark.server.rest.call import Call
 
 TARGET: Final = "dead_letter_queue"
 
@@ -27,8 +27,7 @@ def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
     return settings
 
 
-@GET("listQueues", "/queues", Right.INFO, {200: answers.QueueNames}, query=models.Page, errors=())
-async def list_queues(call: Call) -> Answer:
+async def list_queues(call: Call) -> dict[str, Any]:
     """List queues by name."""
     query, principal = call.query, call.principal
     found = await call.backend.run(call.backend.client.queues)
@@ -37,101 +36,67 @@ async def list_queues(call: Call) -> Answer:
         name for name in own if name and name.startswith(query.prefix) and name > query.after
     )
     page = left[: query.max]
-    return Answer(body={"queues": page, "next": page[-1] if len(left) > len(page) else None})
+    return {"queues": page, "next": page[-1] if len(left) > len(page) else None}
 
 
-@PUT(
-    "createQueue",
-    QUEUE,
-    Right.CREATE,
-    {201: answers.Queue, 200: answers.Queue},
-    body=models.NewQueue,
-    errors=(404, 409),
-)
+@in_turn
 async def create(call: Call) -> Answer:
     """Create a queue.
 
     An existing queue is returned if it has the settings that are named; it keeps its labels and all
     other settings.
     """
-    settings = _settings(call)
-    labels: dict[str, str] = call.body.labels
-
-    async def work() -> tuple[AsyncQueue, bool]:
-        made, is_new = await call.backend.client.find_or_create_queue(
-            call.queue, labels=labels, **settings
-        )
-        return call.backend.keep(made), is_new
-
-    queue, is_new = await call.backend.run(work)
-    return Answer(body=_shown(call, queue), status=201 if is_new else 200)
+    made, is_new = await call.backend.client.find_or_create_queue(
+        call.queue, labels=call.body.labels, **_settings(call)
+    )
+    return Answer(_shown(call, made), 201 if is_new else 200)
 
 
-@GET("getQueue", QUEUE, Right.INFO, {200: answers.Queue})
-async def show(call: Call) -> Answer:
+@in_turn
+async def show(call: Call) -> dict[str, Any]:
     """Show the settings and labels of a queue."""
-
-    async def work() -> AsyncQueue:
-        return call.backend.keep(await call.backend.client.queue(call.queue))
-
-    return Answer(body=_shown(call, await call.backend.run(work)))
+    return _shown(call, await call.backend.client.queue(call.queue))
 
 
-@PATCH(
-    "alterQueue",
-    QUEUE,
-    Right.CREATE,
-    {200: answers.Queue},
-    body=models.QueueChange,
-    errors=(404, 409),
-)
-async def alter(call: Call) -> Answer:
+@in_turn
+async def alter(call: Call) -> dict[str, Any]:
     """Change settings and labels of a queue.
 
     Other gateways see them within ten seconds.
     """
-    settings = _settings(call)
-    labels: dict[str, str | None] = call.body.labels
+    client, settings, labels = call.backend.client, _settings(call), call.body.labels
     if not settings and not labels:
         raise OptionInvalid("the body has neither settings nor labels. Give what is to change")
-
-    async def work() -> AsyncQueue:
-        client = call.backend.client
-        if settings:
-            call.backend.keep(await client.alter_queue(call.queue, **settings))
-        if labels:
-            call.backend.keep(await client.label_queue(call.queue, labels))
-        return await call.backend.handle(call.queue)
-
-    return Answer(body=_shown(call, await call.backend.run(work)))
+    if settings:
+        call.backend.keep(await client.alter_queue(call.queue, **settings))
+    if labels:
+        call.backend.keep(await client.label_queue(call.queue, labels))
+    return _shown(call, await call.backend.handle(call.queue))
 
 
-@DELETE("deleteQueue", QUEUE, Right.DELETE, {204: None}, query=models.Deletion, errors=(404, 409))
-async def delete(call: Call) -> Answer:
+@in_turn
+async def delete(call: Call) -> None:
     """Delete a queue with everything in it.
 
     409 if a queue names it as its dead-letter queue, or a condition does not hold.
     """
-    conditions = call.query.model_dump()
-    await call.backend.run(lambda: call.backend.client.delete_queue(call.queue, **conditions))
+    await call.backend.client.delete_queue(call.queue, **call.query.model_dump())
     call.backend.forget(call.queue)
-    return Answer(body=None, status=204)
 
 
-@POST("purgeQueue", f"{QUEUE}/purge", Right.PURGE, {200: answers.Purged})
-async def purge(call: Call) -> Answer:
+@on_queue
+async def purge(_: Call, queue: AsyncQueue) -> dict[str, Any]:
     """Drop all messages of a queue: visible, leased, delayed and dead."""
-    purged = await call.backend.on_queue(call.queue, lambda queue: queue.purge())
-    return Answer(body={"purged": purged})
+    return {"purged": await queue.purge()}
 
 
-@GET("getStatistics", f"{QUEUE}/statistics", Right.INFO, {200: answers.Statistics})
-async def statistics(call: Call) -> Answer:
+@on_queue
+async def statistics(_: Call, queue: AsyncQueue) -> dict[str, Any]:
     """Count the messages of a queue."""
-    found = asdict(await call.backend.on_queue(call.queue, lambda queue: queue.stats()))
+    found = asdict(await queue.stats())
     found["oldest_age_s"] = found.pop("oldest_age")
     found["by_priority"] = {str(one): count for one, count in found["by_priority"].items()}
-    return Answer(body=found)
+    return found
 
 
 def _settings(call: Call) -> dict[str, Any]:
@@ -142,7 +107,8 @@ def _settings(call: Call) -> dict[str, Any]:
     return found
 
 
-def _shown(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+def _shown(call: Call, found: AsyncQueue) -> dict[str, Any]:
+    queue = call.backend.keep(found)
     return {
         "name": call.principal.own_name(queue.name),
         "created_at": show_time(queue.created_at),

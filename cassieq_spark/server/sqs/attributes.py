@@ -12,7 +12,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.sqs.call import name_of_arn
 from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
-from cassieq_spark.server.sqs.parameters import FIELDS, TooManyValues, from_json
+from cassieq_spark.server.sqs.protocol import FIELDS, TooManyValues, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,25 +33,33 @@ LABEL: Final = "sqs."
 TAG: Final = "sqs.tag."
 MODIFIED: Final = "sqs.LastModifiedTimestamp"
 
-NUMBERS: Final[dict[str, tuple[int, int, int]]] = {
-    "DelaySeconds": (0, MOST_DELAY_S, 0),
-    "MaximumMessageSize": (1_024, MOST_MESSAGE_BYTES, MOST_MESSAGE_BYTES),
-    "ReceiveMessageWaitTimeSeconds": (0, MOST_WAIT_S, 0),
-}
-"""Attributes that are kept as labels: lowest, highest, default."""
+DELAY: Final = "DelaySeconds"
+SIZE: Final = "MaximumMessageSize"
+WAIT: Final = "ReceiveMessageWaitTimeSeconds"
+REUSE: Final = "KmsDataKeyReusePeriodSeconds"
+NUMBERS: Final = {DELAY: 0, SIZE: MOST_MESSAGE_BYTES, WAIT: 0}
+"""Numbers that are kept as labels, with their defaults."""
 
-RETENTION_S: Final = (60, 1_209_600)
-"""The shortest and the longest retention that SQS has."""
+RANGES: Final = {
+    DELAY: (0, MOST_DELAY_S),
+    SIZE: (1_024, MOST_MESSAGE_BYTES),
+    WAIT: (0, MOST_WAIT_S),
+    REUSE: (60, 86_400),
+    "VisibilityTimeout": (0, 43_200),
+    "MessageRetentionPeriod": (60, 1_209_600),
+    "RedrivePolicy": (1, 1_000),
+}
+"""The lowest and the highest number that an attribute may have."""
+
 DEFAULT_RETENTION_S: Final = 345_600
 """The retention that is shown for a queue that has none: the default of SQS. Nothing is deleted."""
 
-REUSE_S: Final = (60, 86_400)
 DEFAULT_REUSE_S: Final = 300
 LONGEST_KEY_ID: Final = 2_048
 """Of ``KmsMasterKeyId``, as KMS has it."""
 
 WITHOUT_EFFECT: Final = (
-    "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
+    REUSE, "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
 )  # fmt: skip
 """Attributes that are kept as labels and given back, and change nothing: Terraform and others set
 them, and compare what they read with what they have set."""
@@ -81,15 +89,6 @@ _logger = get_logger("server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What a queue's labels say about its messages."""
-
-    delay_s: int
-    wait_s: int
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """What a request changes: settings of the queue, and labels."""
 
@@ -97,13 +96,12 @@ class Changes:
     labels: dict[str, str | None]
 
 
-def of_queue(queue: AsyncQueue) -> Kept:
-    """Read a queue's labels."""
-    return Kept(
-        delay_s=_number(queue, "DelaySeconds"),
-        wait_s=_number(queue, "ReceiveMessageWaitTimeSeconds"),
-        max_bytes=_number(queue, "MaximumMessageSize"),
-    )
+def number(queue: AsyncQueue, name: str) -> int:
+    """One of `NUMBERS` of a queue."""
+    try:
+        return _whole(name, queue.labels.get(LABEL + name, ""))
+    except SqsError:
+        return NUMBERS[name]
 
 
 def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
@@ -123,9 +121,9 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
         )
     for name, text in attributes.items():
         if name == "VisibilityTimeout":
-            settings["visibility_timeout"] = max(0.1, _whole(name, text, 0, 43_200))
+            settings["visibility_timeout"] = max(0.1, _whole(name, text))
         elif name == "MessageRetentionPeriod":
-            settings["retention"] = _whole(name, text, *RETENTION_S)
+            settings["retention"] = _whole(name, text)
         elif name == "RedrivePolicy":
             settings |= _redrive_policy(call, text)
         elif name in KEPT:
@@ -148,15 +146,15 @@ def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, 
         "QueueArn": call.arn(queue.name) or "",
         "VisibilityTimeout": str(int(settings.visibility_timeout_s)),
         "MessageRetentionPeriod": str(int(settings.retention_s or DEFAULT_RETENTION_S)),
-        **{name: str(_number(queue, name)) for name in NUMBERS},
+        **{name: str(number(queue, name)) for name in NUMBERS},
         # SQS encrypts unless it is told not to; a gateway that says so would promise too much.
         SSE: "false",
         **_labels(call, queue, ("RedriveAllowPolicy", *WITHOUT_EFFECT)),
     }
     if KMS in found:
-        found.setdefault("KmsDataKeyReusePeriodSeconds", str(DEFAULT_REUSE_S))
+        found.setdefault(REUSE, str(DEFAULT_REUSE_S))
     else:
-        found.pop("KmsDataKeyReusePeriodSeconds", None)  # as AWS has it
+        found.pop(REUSE, None)  # as AWS has it
     if stats is not None:
         counts = (stats.visible, stats.delayed + stats.scheduled, stats.invisible)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
@@ -211,8 +209,7 @@ def check_known(names: Iterable[str]) -> None:
 def differences(call: Call, queue: AsyncQueue, attributes: Mapping[str, str]) -> list[str]:
     """The attributes of a request that an existing queue has otherwise."""
     there = shown(call, queue, None)
-    reuse = "KmsDataKeyReusePeriodSeconds"
-    there |= {reuse: str(DEFAULT_REUSE_S), **_labels(call, queue, [reuse])}
+    there |= {REUSE: str(DEFAULT_REUSE_S), **_labels(call, queue, [REUSE])}
     attributes = {**attributes, **({SSE: sse.lower()} if (sse := attributes.get(SSE)) else {})}
     is_open = not _labels(call, queue, (SSE, KMS))  # true with AWS, false here
     return [
@@ -231,14 +228,6 @@ def _labels(call: Call, queue: AsyncQueue, names: Iterable[str]) -> dict[str, st
             if text := _kept(call, name, queue.labels.get(LABEL + name, "")).get(name):
                 found[name] = text
     return found
-
-
-def _number(queue: AsyncQueue, name: str) -> int:
-    low, high, default = NUMBERS[name]
-    try:
-        return _whole(name, queue.labels.get(LABEL + name, ""), low, high)
-    except SqsError:
-        return default
 
 
 def _normal(call: Call, name: str, text: str) -> object:
@@ -279,14 +268,12 @@ def _kept(call: Call, name: str, text: str) -> dict[str, str | None]:
     """
     if not is_text(text):
         raise _invalid(name, "it has a character that SQS does not allow")
-    if name in NUMBERS:
-        return {name: str(_whole(name, text, *NUMBERS[name][:2]))}
+    if name in NUMBERS or (name == REUSE and text):
+        return {name: str(_whole(name, text))}
     if name == SSE:
         return _encrypted(text.lower())
     if not text:
         return {name: None}
-    if name == "KmsDataKeyReusePeriodSeconds":
-        return {name: str(_whole(name, text, *REUSE_S))}
     if name == KMS and len(text) > LONGEST_KEY_ID:
         raise _invalid(name, f"it must have at most {LONGEST_KEY_ID} characters")
     if name == "Policy":
@@ -307,7 +294,8 @@ def _say_once(attribute: str) -> None:
     event(_logger, "attribute_without_effect", attribute=attribute)
 
 
-def _whole(name: str, text: str, low: int, high: int) -> int:
+def _whole(name: str, text: str) -> int:
+    low, high = RANGES[name]
     digits = text.strip()
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= MOST_DIGITS
     if not is_number or not low <= int(digits) <= high:
@@ -330,7 +318,7 @@ def _redrive_policy(call: Call, text: str) -> dict[str, Any]:
         )
     return {
         "dead_letter_queue": call.allowed(name, Right.PUT),
-        "max_deliveries": _whole("RedrivePolicy", str(count), 1, 1_000),
+        "max_deliveries": _whole("RedrivePolicy", str(count)),
     }
 
 

@@ -1,4 +1,4 @@
-"""`Action` is one thing that can be asked; `Call` is a request for it.
+"""`Call` is a request of the SQS door.
 
 The names of queues on the wire are URLs and ARNs, with the number of their account. The number is
 what SDKs expect where AWS has its account ids. It is made of the account's name and stored nowhere,
@@ -11,26 +11,21 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from cassieq_spark.server import door
-from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource
+from cassieq_spark.server.sqs.errors import SqsError, invalid, no_queue, no_resource, within
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from starlette.requests import Request
 
     from cassieq_spark.model.rights import Right
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.sqs.parameters import Parameters
-
-    Result = dict[str, Any] | Callable[[], dict[str, Any]]
-    """The result of an action, or what makes it of large messages."""
-    Run = Callable[["Call"], Awaitable[Result]]
+    from cassieq_spark.server.operations import Action
 
 _ANY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LONGEST_URL: Final = 2_048
@@ -39,63 +34,48 @@ _ARN_PARTS: Final = 6
 _DIGITS: Final = 12
 
 
-async def _nothing(_: Call) -> Result:
-    raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing that can be asked: it decorates the function that does it.
-
-    Attributes:
-        right: What its caller must be allowed on the queue that it names. To name a dead-letter
-            queue or the destination of a task, a caller needs ``put`` on that queue, too: messages
-            go there.
-    """
-
-    name: str
-    right: Right
-    parameters: Parameters
-    run: Run = _nothing
-
-    def __call__(self, run: Run) -> Action:
-        """The action that a function does."""
-        return replace(self, run=run)
-
-
 @dataclass(slots=True, kw_only=True)
 class Call(door.Call):
     """One call.
 
     Attributes:
         beside: Runs what goes on after the answer.
-        leased: What was leased for this call, with its queue.
         failed: Code and status of each entry of its batch that failed.
     """
 
-    action: Action
+    operation: Action
     parameters: dict[str, Any]
     beside: Callable[[Coroutine[Any, Any, None]], None]
-    leased: list[tuple[str, list[Message]]] = field(default_factory=list)
     failed: list[tuple[str, int]] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
         """A parameter; None if it was not given."""
         return self.parameters.get(name)
 
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """A parameter that is a number from a range; None if it was not given.
+
+        Raises:
+            SqsError: It is not within the range.
+        """
+        value: int | None = self.get(name)
+        return None if value is None else within(name, value, low, high)
+
     @property
     def number(self) -> str:
         """The 12 digits of the caller's account."""
         return number_of(self.principal.account)
 
-    def queue(self) -> str:
-        """The full name of the queue that the call is about, if its caller may do this to it.
+    def take_queue(self) -> None:
+        """Take the queue of the parameter ``QueueUrl``, if the caller may do this to it.
 
         Raises:
             SqsError: It cannot be the URL of a queue of the caller's account.
             AccessDenied: The caller lacks the right.
         """
-        return self.allowed(name_of_url(self.parameters["QueueUrl"], self.number))
+        if "QueueUrl" in self.parameters:
+            name = name_of_url(self.parameters["QueueUrl"], self.number)
+            self.queue = self.allowed(name)
 
     def queue_of_arn(
         self, parameter: str, right: Right | None = None, *, arn: str | None = None
@@ -124,7 +104,7 @@ class Call(door.Call):
             AccessDenied: It has not.
         """
         full_name = self.principal.full_name(name)
-        self.principal.require(right or self.action.right, full_name)
+        self.principal.require(right or self.operation.right, full_name)
         return full_name
 
     def url(self, full_name: str) -> str:
@@ -144,23 +124,9 @@ class Call(door.Call):
         Raises:
             AccessDenied: It may see none at all.
         """
-        right = self.action.right
+        right = self.operation.right
         self.principal.require_somewhere(right)
         return [one for one in full_names if self.principal.may(right, one)]
-
-    async def confirm(self, full_name: str) -> None:
-        """Return if the caller may still do this.
-
-        Raises:
-            AuthenticationFailed, AccessDenied: It may not.
-        """
-        await self.gate.confirm(self.principal, self.action.right, full_name)
-
-    def give_back(self) -> None:
-        """Give back what was leased: nobody will see it."""
-        for queue, messages in self.leased:
-            self.backend.give_back(queue, messages)
-        self.leased.clear()
 
     def own(self, full_name: str) -> str:
         """The name of a queue of the caller's account as the caller knows it."""

@@ -9,29 +9,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.door import Door, note_fault, request_id_of
-from cassieq_spark.server.guards import is_signed
-from cassieq_spark.server.large import InParts, unless_gone
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal, is_signed
+from cassieq_spark.server.large import InParts
 from cassieq_spark.server.measured import asked_of
-from cassieq_spark.server.sqs.actions import ACTIONS
+from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs.call import Call
 from cassieq_spark.server.sqs.errors import SqsError, translated
-from cassieq_spark.server.sqs.parameters import checked
-from cassieq_spark.server.sqs.protocol import JsonProtocol, QueryProtocol, protocol_of
+from cassieq_spark.server.sqs.protocol import JsonProtocol, QueryProtocol, checked, protocol_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
 
     from starlette.requests import Request
     from starlette.types import Scope
 
     from cassieq_spark.model.rights import Principal
     from cassieq_spark.server.backend import Backend
+    from cassieq_spark.server.operations import Action
     from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.sqs.call import Action
 
 NO_METHOD: Final = "MethodNotAllowed"
 METHODS: Final = frozenset({"GET", "POST"})
@@ -43,6 +42,8 @@ REFUSALS: Final = {
 }
 """The error for each status of a guard's refusal."""
 
+QUEUE_PATH: Final = "/{account:str}/{queue:str}"
+_QUEUE_PATH: Final = compile_path(QUEUE_PATH)[0]
 _PROTOCOL: Final = "cassieq.protocol"
 
 
@@ -50,8 +51,7 @@ class SqsDoor(Door):
     """The ASGI endpoint of the SQS door."""
 
     def __init__(self, backend: Backend, gate: Gate) -> None:
-        self._backend = backend
-        self._gate = gate
+        super().__init__(backend, gate)
         self._beside: set[asyncio.Task[None]] = set()
 
     async def answer(self, request: Request) -> Response | None:
@@ -71,7 +71,7 @@ class SqsDoor(Door):
         if isinstance(protocol, QueryProtocol) and scope["path"] != "/":
             given.setdefault("QueueUrl", request.url.path)  # as AWS's documents write a form
         call = Call(
-            action=action,
+            operation=action,
             parameters=checked(action.parameters, given, action=action.name),
             principal=principal,
             gate=self._gate,
@@ -80,26 +80,23 @@ class SqsDoor(Door):
             beside=self._run_beside,
             failed=noted.failed,
         )
+        call.take_queue()
 
-        async def run() -> bytes:
+        async def run() -> Response:
             result = await action.run(call)
-            leased = [one for _, messages in call.leased for one in messages]
 
             def make() -> bytes:
                 shown = result() if callable(result) else result
                 return protocol.answer(shown, request_id_of(scope))
 
-            return await self._backend.answers.made(make, leased, scope)
+            made = await self._backend.answers.made(make, call.leased, scope)
+            return _response(protocol, made, scope)
 
-        try:
-            if action.name == "ReceiveMessage":
-                answer = await unless_gone(request, run(), call.give_back)
-            else:
-                answer = await run()
-        except BaseException:
-            call.give_back()
-            raise
-        return None if answer is None else _response(protocol, answer, scope)
+        return await call.answered(run())
+
+    def methods(self, path: str) -> Iterable[str] | None:
+        """The methods of an address."""
+        return METHODS if path == "/" or _QUEUE_PATH.match(path) else None
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The error in the protocol of whoever sent the request."""

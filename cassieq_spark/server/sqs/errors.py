@@ -5,18 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cassieq_spark.errors import (
-    AccessError,
-    AuthenticationFailed,
-    BodyInvalid,
-    CassieqError,
-    OptionInvalid,
-    QueueDeleted,
-    QueueNotFound,
-    ReceiptExpired,
-    ReceiptInvalid,
-    UsageError,
-)
+from cassieq_spark import errors
 from cassieq_spark.server.backend import COME_AGAIN
 from cassieq_spark.server.turns import Busy
 
@@ -108,12 +97,18 @@ def invalid(message: str) -> SqsError:
     return SqsError("InvalidParameterValue", message)
 
 
-def out_of_range(parameter: str, value: int, low: int, high: int) -> SqsError:
-    """The error for a number."""
-    return invalid(
-        f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} and "
-        f"{high}, if provided."
-    )
+def within(parameter: str, value: int, low: int, high: int) -> int:
+    """Return a number if it is within its range.
+
+    Raises:
+        SqsError: It is not.
+    """
+    if not low <= value <= high:
+        raise invalid(
+            f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} "
+            f"and {high}, if provided."
+        )
+    return value
 
 
 def missing(parameter: str) -> SqsError:
@@ -149,23 +144,23 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
     match error:
         case SqsError():
             return error
-        case AccessError():
+        case errors.AccessError():
             return _refused(error)
-        case QueueNotFound() | QueueDeleted():
+        case errors.QueueNotFound() | errors.QueueDeleted():
             return no_queue()
-        case ReceiptInvalid():
+        case errors.ReceiptInvalid():
             return SqsError(
                 "ReceiptHandleIsInvalid", f"The input receipt handle is invalid: {error.message}."
             )
-        case ReceiptExpired():
+        case errors.ReceiptExpired():
             return expired()
-        case BodyInvalid():
+        case errors.BodyInvalid():
             return SqsError("InvalidMessageContents", error.message)
-        case OptionInvalid() | UsageError():
+        case errors.OptionInvalid() | errors.UsageError():
             return invalid(str(error))
         case Busy():
             return _unavailable("The gateway has too many requests to do. Send it again later.")
-        case CassieqError() if isinstance(error, COME_AGAIN):
+        case errors.CassieqError() if isinstance(error, COME_AGAIN):
             return _unavailable(str(error))
         case _:
             return None
@@ -178,9 +173,9 @@ def expired() -> SqsError:
     )
 
 
-def _refused(error: AccessError) -> SqsError:
+def _refused(error: errors.AccessError) -> SqsError:
     message = f"{error.message[:1].upper()}{error.message[1:]}."
-    if isinstance(error, AuthenticationFailed):
+    if isinstance(error, errors.AuthenticationFailed):
         name, status = UNKNOWN_CALLERS[error.reason]
         return SqsError(name, message, status=status)
     return SqsError("AccessDeniedException", message, status=403)

@@ -11,42 +11,31 @@ from typing import TYPE_CHECKING, Any, Final
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
-from cassieq_spark.server.sqs import bodies, received
-from cassieq_spark.server.sqs.call import Action
-from cassieq_spark.server.sqs.errors import (
-    SqsError,
-    empty_batch,
-    expired,
-    invalid,
-    out_of_range,
-    translated,
-)
-from cassieq_spark.server.sqs.parameters import FAILURE, Kind, batch_of, parameters
+from cassieq_spark.server.sqs import bodies, errors
+from cassieq_spark.server.sqs.protocol import FAILURE, MOST_IN_BATCH, Kind
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Message
     from cassieq_spark.server.sqs.call import Call
-    from cassieq_spark.server.sqs.parameters import Typed
+    from cassieq_spark.server.sqs.protocol import Typed
 
     Entry = Mapping[str, Any]
     Entries = list[dict[str, Any]]
-    Answers = list[dict[str, Any] | SqsError]
-    Work = Callable[[Call, str, Entries], Awaitable[Answers]]
-    """Does the entries of a batch on a queue, and returns the answer for each."""
+    Answers = list[dict[str, Any] | errors.SqsError]
+    Work = Callable[[Call, Entries], Awaitable[Answers]]
+    """Does the entries of a batch, and returns the answer for each."""
 
-MOST_IN_BATCH: Final = 10
 MOST_BATCH_BYTES: Final = 1_048_576
 MOST_VISIBILITY_S: Final = 43_200
 LEAST_VISIBILITY_S: Final = 0.1
 """The shortest lease that a queue grants. For SQS's 0 it is ended as soon as it is granted."""
 
-_SEND: Final[dict[str, Kind]] = {
+SEND: Final[dict[str, Kind]] = {
     "DelaySeconds": Kind.WHOLE,
     "MessageAttributes": Kind.TYPED,
     "MessageSystemAttributes": Kind.TYPED,
@@ -56,42 +45,32 @@ _SEND: Final[dict[str, Kind]] = {
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-@Action("SendMessage", Right.PUT, parameters("QueueUrl", "MessageBody", **_SEND))
-async def send(call: Call) -> dict[str, Any]:
-    """SendMessage."""
-    return await _one(call, _send)
-
-
-@Action("SendMessageBatch", Right.PUT, batch_of(parameters("Id", "MessageBody", **_SEND)))
-async def send_batch(call: Call) -> dict[str, Any]:
+async def send_batch(call: Call, entries: Entries) -> Answers:
     """SendMessageBatch: each entry succeeds or fails for itself."""
-    return await _each(call, _send_batch)
-
-
-async def _send_batch(call: Call, queue: str, entries: Entries) -> Answers:
     total = sum(
         bodies.bytes_in(one["MessageBody"]) + bodies.size_of(b"", one.get("MessageAttributes", {}))
         for one in entries
     )
     if total > MOST_BATCH_BYTES:
-        raise SqsError(
+        raise errors.SqsError(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BATCH_BYTES} bytes. You have sent "
             f"{total} bytes.",
         )
-    return await _send(call, queue, entries)
+    return await send(call, entries)
 
 
-async def _send(call: Call, queue: str, entries: Entries) -> Answers:
-    kept = settings.of_queue(await call.backend.opened(queue))
+async def send(call: Call, entries: Entries) -> Answers:
+    """SendMessage."""
+    queue = await call.backend.opened(call.queue)
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
-    answers: dict[int, dict[str, Any] | SqsError] = {}
+    answers: dict[int, dict[str, Any] | errors.SqsError] = {}
     for at, entry in enumerate(entries):
         try:
-            ready[at] = _outgoing(entry, kept)
-        except SqsError as error:
+            ready[at] = _outgoing(entry, queue)
+        except errors.SqsError as error:
             answers[at] = error
-    results = await put(call.backend, queue, [one for one, _ in ready.values()])
+    results = await put(call.backend, call.queue, [one for one, _ in ready.values()])
     for at, found in zip(ready, results, strict=True):
         answers[at] = (
             _as_sqs(found)
@@ -101,110 +80,61 @@ async def _send(call: Call, queue: str, entries: Entries) -> Answers:
     return [answers[at] for at in range(len(entries))]
 
 
-@Action(
-    "ReceiveMessage",
-    Right.READ,
-    parameters(
-        "QueueUrl",
-        AttributeNames=Kind.TEXTS,
-        MessageSystemAttributeNames=Kind.TEXTS,
-        MessageAttributeNames=Kind.TEXTS,
-        MaxNumberOfMessages=Kind.WHOLE,
-        VisibilityTimeout=Kind.WHOLE,
-        WaitTimeSeconds=Kind.WHOLE,
-        ReceiveRequestAttemptId=Kind.TEXT,
-    ),
-)
 async def receive(call: Call) -> Callable[[], dict[str, Any]]:
     """ReceiveMessage: what is leased is noted in the call, for the case that nobody gets it.
 
     Returns:
         What shows the messages, which may be large.
     """
-    queue = call.queue()
-    at_most = _within(call, "MaxNumberOfMessages", 1, MOST_IN_BATCH)
-    visibility_s = _within(call, "VisibilityTimeout", 0, MOST_VISIBILITY_S)
-    wait_s = _within(call, "WaitTimeSeconds", 0, settings.MOST_WAIT_S)
-    wanted = received.wanted_of(call)
-    handle = await call.backend.opened(queue)
-    kept = settings.of_queue(handle)
+    at_most = call.whole("MaxNumberOfMessages", 1, MOST_IN_BATCH)
+    visibility_s = call.whole("VisibilityTimeout", 0, MOST_VISIBILITY_S)
+    wait_s = call.whole("WaitTimeSeconds", 0, settings.MOST_WAIT_S)
+    wanted = bodies.wanted_of(call)
+    handle = await call.backend.opened(call.queue)
     # Before anything is leased: it may ask the cluster, and fail.
     began_us, began_s = await call.backend.now_us(), asyncio.get_running_loop().time()
-    messages = await call.backend.receive(
-        queue,
+    messages = await call.receive(
         1 if at_most is None else at_most,
-        wait=kept.wait_s if wait_s is None else wait_s,
+        wait=settings.number(handle, settings.WAIT) if wait_s is None else wait_s,
         visibility_timeout=None if visibility_s is None else max(visibility_s, LEAST_VISIBILITY_S),
     )
-    call.leased.append((queue, messages))
     if messages:
-        await call.confirm(queue)
         await _end_if_zero(call, handle, messages, visibility_s)
     waited_s = asyncio.get_running_loop().time() - began_s
     now_ms = (began_us + round(waited_s * 1e6)) // 1_000
 
     def show() -> dict[str, Any]:
-        shown = [received.shown(call, one, wanted, now_ms) for one in messages]
+        shown = [bodies.shown(call, one, wanted, now_ms) for one in messages]
         return {"Messages": shown} if shown else {}
 
     return show
 
 
-@Action("DeleteMessage", Right.ACK, parameters("QueueUrl", "ReceiptHandle"))
-async def delete(call: Call) -> dict[str, Any]:
-    """DeleteMessage."""
-    return await _one(call, _delete)
-
-
-@Action("DeleteMessageBatch", Right.ACK, batch_of(parameters("Id", "ReceiptHandle")))
-async def delete_batch(call: Call) -> dict[str, Any]:
-    """DeleteMessageBatch: all that can be deleted are, by one LWT for each bucket."""
-    return await _each(call, _delete)
-
-
-async def _delete(call: Call, queue: str, entries: Entries) -> Answers:
+async def delete(call: Call, entries: Entries) -> Answers:
+    """DeleteMessage: all that can be deleted are, by one LWT for each bucket."""
     receipts = [one["ReceiptHandle"] for one in entries]
-    verdicts = await call.backend.on_queue(queue, partial(acks, receipts))
+    verdicts = await call.backend.on_queue(call.queue, partial(acks, receipts))
     return [_deleted(one) for one in verdicts]
 
 
-def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | SqsError:
+def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | errors.SqsError:
     if isinstance(verdict, ReceiptInvalid):
         return _as_sqs(verdict)
     if verdict is Verdict.STALE:
-        return expired()
+        return errors.expired()
     if verdict is Verdict.UNKNOWN:
         return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
     return {}
 
 
-@Action(
-    "ChangeMessageVisibility",
-    Right.ACK,
-    parameters("QueueUrl", "ReceiptHandle", "VisibilityTimeout", VisibilityTimeout=Kind.WHOLE),
-)
-async def change_visibility(call: Call) -> dict[str, Any]:
-    """ChangeMessageVisibility."""
-    return await _one(call, _change_visibility)
-
-
-@Action(
-    "ChangeMessageVisibilityBatch",
-    Right.ACK,
-    batch_of(parameters("Id", "ReceiptHandle", VisibilityTimeout=Kind.WHOLE)),
-)
-async def change_visibility_batch(call: Call) -> dict[str, Any]:
-    """ChangeMessageVisibilityBatch."""
-    return await _each(call, _change_visibility)
-
-
-async def _change_visibility(call: Call, queue: str, entries: Entries) -> Answers:
+async def change_visibility(call: Call, entries: Entries) -> Answers:
+    """ChangeMessageVisibility, one message after the other."""
     answers: Answers = []
     for entry in entries:
         try:
-            await _extend(call, queue, entry["ReceiptHandle"], entry.get("VisibilityTimeout", 30))
+            await _extend(call, entry["ReceiptHandle"], entry.get("VisibilityTimeout", 30))
             answers.append({})
-        except (SqsError, CassieqError) as error:
+        except (errors.SqsError, CassieqError) as error:
             answers.append(_as_sqs(error))
     return answers
 
@@ -226,37 +156,37 @@ async def _end_if_zero(
     await call.backend.on_queue(queue.name, lapse)
 
 
-async def _extend(call: Call, queue: str, receipt: str, seconds: int) -> None:
-    _check_range("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
+async def _extend(call: Call, receipt: str, seconds: int) -> None:
+    errors.within("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
     began_us = Receipt.decode(receipt).began_us
     if seconds and began_us is not None:
         held_s = (await call.backend.now_us() - began_us) / 1e6
         if held_s + seconds > MOST_VISIBILITY_S:
-            raise invalid(  # in AWS's words
+            raise errors.invalid(  # in AWS's words
                 f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total "
                 "VisibilityTimeout for the message is beyond the limit "
                 f"[{MOST_VISIBILITY_S} seconds]"
             )
 
     try:
-        await call.backend.on_queue(queue, lambda handle: handle.extend(receipt, seconds))
+        await call.backend.on_queue(call.queue, lambda queue: queue.extend(receipt, seconds))
     except ReceiptExpired as error:
-        raise SqsError(
+        raise errors.SqsError(
             "MessageNotInflight", "The specified message is not in flight: its delivery has ended."
         ) from error
 
 
-def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, Any]]:
+def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]]:
     """A message to put, and the answer for it without its id."""
     if "MessageDeduplicationId" in given:
-        raise invalid(
+        raise errors.invalid(
             f"Value {given['MessageDeduplicationId'][:200]!r} for parameter MessageDeduplicationId "
             "is invalid. Reason: The request includes a parameter that is not valid for this queue "
             "type."
         )
     group: str | None = given.get("MessageGroupId")
     if group is not None and not is_group(group):
-        raise invalid(
+        raise errors.invalid(
             f"Value {group[:200]!r} for parameter MessageGroupId is invalid. Reason: "
             "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in "
             "length."
@@ -266,14 +196,15 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
     body = bodies.body_of(given["MessageBody"])
     headers = bodies.headers_of(attributes, system)
     size = bodies.size_of(body, attributes)
-    if size > kept.max_bytes:
-        raise invalid(
+    most = settings.number(queue, settings.SIZE)
+    if size > most:
+        raise errors.invalid(
             "One or more parameters are invalid. Reason: Message must be shorter than "
-            f"{kept.max_bytes} bytes."
+            f"{most} bytes."
         )
-    delay_s = given.get("DelaySeconds", kept.delay_s)
+    delay_s = given.get("DelaySeconds", settings.number(queue, settings.DELAY))
     if not 0 <= delay_s <= settings.MOST_DELAY_S:
-        raise invalid(
+        raise errors.invalid(
             f"Value {delay_s} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be "
             f">= 0 and <= {settings.MOST_DELAY_S}."
         )
@@ -286,69 +217,65 @@ def _outgoing(given: Entry, kept: settings.Kept) -> tuple[Outgoing, dict[str, An
     return Outgoing(body=body, headers=headers, common=common, group=group), answer
 
 
-def _within(call: Call, name: str, low: int, high: int) -> int | None:
-    value: int | None = call.get(name)
-    if value is not None:
-        _check_range(name, value, low, high)
-    return value
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise out_of_range(name, value, low, high)
-
-
-async def _one(call: Call, work: Work) -> dict[str, Any]:
+def one(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:
     """Do what a batch of one entry does; its error is the error of the call."""
-    (answer,) = await work(call, call.queue(), [call.parameters])
-    if isinstance(answer, SqsError):
-        raise answer
-    return answer
+
+    async def run(call: Call) -> dict[str, Any]:
+        (answer,) = await work(call, [call.parameters])
+        if isinstance(answer, errors.SqsError):
+            raise answer
+        return answer
+
+    return run
 
 
-async def _each(call: Call, work: Work) -> dict[str, Any]:
+def each(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:
     """Do a batch. An entry whose parameters are wrong has failed before, and alone."""
-    queue, entries = call.queue(), _entries(call)
-    right = [one for one in entries if FAILURE not in one]
-    answers = iter(await work(call, queue, right) if right else ())
-    done: list[dict[str, Any]] = []
-    failed: list[dict[str, Any]] = []
-    for entry in entries:
-        answer = entry[FAILURE] if FAILURE in entry else next(answers)
-        if isinstance(answer, SqsError):
-            call.failed.append((answer.name, answer.status))
-            failed.append(
-                {
-                    "Id": entry["Id"],
-                    "SenderFault": answer.is_senders,
-                    "Code": answer.query_code,
-                    "Message": answer.message,
-                }
-            )
-        else:
-            done.append({"Id": entry["Id"], **answer})
-    return {"Successful": done, **({"Failed": failed} if failed else {})}
+
+    async def run(call: Call) -> dict[str, Any]:
+        entries = _entries(call)
+        right = [one for one in entries if FAILURE not in one]
+        answers = iter(await work(call, right) if right else ())
+        done: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
+        for entry in entries:
+            answer = entry[FAILURE] if FAILURE in entry else next(answers)
+            if isinstance(answer, errors.SqsError):
+                call.failed.append((answer.name, answer.status))
+                failed.append(
+                    {
+                        "Id": entry["Id"],
+                        "SenderFault": answer.is_senders,
+                        "Code": answer.query_code,
+                        "Message": answer.message,
+                    }
+                )
+            else:
+                done.append({"Id": entry["Id"], **answer})
+        return {"Successful": done, **({"Failed": failed} if failed else {})}
+
+    return run
 
 
 def _entries(call: Call) -> list[dict[str, Any]]:
     """The entries of a batch, checked together."""
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
-        raise empty_batch(call.action.name)
+        raise errors.empty_batch(call.operation.name)
     ids = [entry["Id"] for entry in entries]
     if not all(map(_ENTRY_ID.fullmatch, ids)):
-        raise SqsError(
+        raise errors.SqsError(
             "InvalidBatchEntryId",
             "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
             "It can be at most 80 letters long.",
         )
     if twice := [one for at, one in enumerate(ids) if one in ids[:at]]:
-        raise SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
+        raise errors.SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
     return entries
 
 
-def _as_sqs(error: Exception) -> SqsError:
-    known = translated(error)
+def _as_sqs(error: Exception) -> errors.SqsError:
+    known = errors.translated(error)
     if known is None:
         raise error
     return known

@@ -11,24 +11,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import sources_of
-from cassieq_spark.server.sqs.call import Action
-from cassieq_spark.server.sqs.errors import (
-    SqsError,
-    invalid,
-    no_queue,
-    no_resource,
-    not_found,
-    out_of_range,
-)
-from cassieq_spark.server.sqs.parameters import Kind, from_json, parameters
+from cassieq_spark.server.door import on_queue
+from cassieq_spark.server.sqs import errors
+from cassieq_spark.server.sqs.protocol import from_json
 from cassieq_spark.server.turns import Busy
 from cassieq_spark.store import portal
 
@@ -41,8 +34,6 @@ if TYPE_CHECKING:
     from cassieq_spark.server.sqs.call import Call
 
     Redrive = Callable[..., Awaitable[Redriven]]
-
-T = TypeVar("T")
 
 LABEL: Final = "sqs.move"
 """The newest task; older releases know only this one."""
@@ -139,9 +130,9 @@ async def _move(redrive: Redrive, note: Note) -> None:
     try:
         done = await redrive(at_most=at_most)
     except CassieqError as error:
+        note["Status"], reason = "FAILED", str(error)[:REASON_LENGTH]
         is_gone = isinstance(error, QueueNotFound)
-        note["Status"] = "FAILED"
-        note["FailureReason"] = no_queue().query_code if is_gone else str(error)[:REASON_LENGTH]
+        note["FailureReason"] = errors.no_queue().query_code if is_gone else reason
         return
     moved = done.moved + done.waiting
     note["ApproximateNumberOfMessagesMoved"] += moved
@@ -151,110 +142,91 @@ async def _move(redrive: Redrive, note: Note) -> None:
         note["FailureReason"] = done.problems[0][:REASON_LENGTH]
 
 
-@Action(
-    "StartMessageMoveTask",
-    Right.REDRIVE,
-    parameters("SourceArn", DestinationArn=Kind.TEXT, MaxNumberOfMessagesPerSecond=Kind.WHOLE),
-)
-async def start(call: Call) -> dict[str, Any]:
+def _on_source(
+    work: Callable[[Call, AsyncQueue], Awaitable[Note]],
+) -> Callable[[Call], Awaitable[Note]]:
+    """Do something with the queue that a task empties, as `on_queue` does."""
+    run = on_queue(work)
+
+    @wraps(work)
+    async def named(call: Call) -> Note:
+        handle = call.get("TaskHandle")
+        call.principal.require_somewhere(call.operation.right)
+        arn = call.parameters["SourceArn"] if handle is None else _source_in(handle)
+        call.queue = call.queue_of_arn("SourceArn", arn=arn)
+        try:
+            return await run(call)
+        except QueueNotFound as error:
+            raise errors.no_resource("SourceArn") from error
+
+    return named
+
+
+@_on_source
+async def start(call: Call, queue: AsyncQueue) -> Note:
     """StartMessageMoveTask."""
-    source = call.queue_of_arn("SourceArn")
     target = None
     if call.get("DestinationArn") is not None:
         target = call.queue_of_arn("DestinationArn", Right.PUT)
-    rate: int | None = call.get("MaxNumberOfMessagesPerSecond")
-    if rate is not None and not 1 <= rate <= MOST_A_SECOND:
-        raise out_of_range("MaxNumberOfMessagesPerSecond", rate, 1, MOST_A_SECOND)
-
-    async def work(queue: AsyncQueue) -> Note:
-        client = call.backend.client
-        if not await portal.asked(sources_of(call.backend.store, queue.name)):
-            raise invalid("Source queue must be configured as a Dead Letter Queue.")
-        now_ms = await client.now_us() // 1_000
-        notes = _notes((await client.queue(queue.name)).labels)
-        if notes and _status(notes[0], now_ms) == "RUNNING":
-            raise invalid(
-                "There is already a task running. Only one active task is allowed for a source "
-                "queue arn at a given time."
-            )
-        note = {
-            "TaskHandle": _handle(call.parameters["SourceArn"]),
-            "Status": "RUNNING",
-            "SourceArn": call.parameters["SourceArn"],
-            "ApproximateNumberOfMessagesMoved": 0,
-            "ApproximateNumberOfMessagesToMove": (await queue.stats()).visible,
-            "StartedTimestamp": now_ms,
-        }
-        _renew(note, now_ms)
-        if rate is not None:
-            note["MaxNumberOfMessagesPerSecond"] = rate
-        if target is not None:
-            await _open(call, target, "DestinationArn")
-            note["DestinationArn"] = call.parameters["DestinationArn"]
-        earlier = [{**one, "Status": _status(one, now_ms)} for one in notes[: MOST_LISTED - 1]]
-        await client.label_queue(
-            queue.name, {LABEL: json.dumps(note), EARLIER: json.dumps(earlier), CANCELLED: None}
+    rate = call.whole("MaxNumberOfMessagesPerSecond", 1, MOST_A_SECOND)
+    client = call.backend.client
+    if not await portal.asked(sources_of(call.backend.store, queue.name)):
+        raise errors.invalid("Source queue must be configured as a Dead Letter Queue.")
+    now_ms = await client.now_us() // 1_000
+    notes = _notes((await client.queue(queue.name)).labels)
+    if notes and _status(notes[0], now_ms) == "RUNNING":
+        raise errors.invalid(
+            "There is already a task running. Only one active task is allowed for a source queue "
+            "arn at a given time."
         )
-        return note
-
-    note = await _on_source(call, source, work)
-    may = call.principal.may_put
-    redrive = partial(call.backend.client.redrive, source, to=target, may=may)
-    call.beside(run(call.backend, source, redrive, note))
+    note = {
+        "TaskHandle": _handle(call.parameters["SourceArn"]),
+        "Status": "RUNNING",
+        "SourceArn": call.parameters["SourceArn"],
+        "ApproximateNumberOfMessagesMoved": 0,
+        "ApproximateNumberOfMessagesToMove": (await queue.stats()).visible,
+        "StartedTimestamp": now_ms,
+    }
+    _renew(note, now_ms)
+    if rate is not None:
+        note["MaxNumberOfMessagesPerSecond"] = rate
+    if target is not None:
+        try:
+            await client.queue(target)
+        except QueueNotFound as error:
+            raise errors.no_resource("DestinationArn") from error
+        note["DestinationArn"] = call.parameters["DestinationArn"]
+    earlier = [{**one, "Status": _status(one, now_ms)} for one in notes[: MOST_LISTED - 1]]
+    await client.label_queue(
+        queue.name, {LABEL: json.dumps(note), EARLIER: json.dumps(earlier), CANCELLED: None}
+    )
+    redrive = partial(client.redrive, queue.name, to=target, may=call.principal.may_put)
+    call.beside(run(call.backend, queue.name, redrive, note))
     return {"TaskHandle": note["TaskHandle"]}
 
 
-@Action("ListMessageMoveTasks", Right.INFO, parameters("SourceArn", MaxResults=Kind.WHOLE))
-async def list_tasks(call: Call) -> dict[str, Any]:
+@_on_source
+async def list_tasks(call: Call, queue: AsyncQueue) -> Note:
     """ListMessageMoveTasks: the newest tasks of the queue, newest first."""
-    source = call.queue_of_arn("SourceArn")
-    most = 1 if call.get("MaxResults") is None else call.get("MaxResults")
-    if not 1 <= most <= MOST_LISTED:
-        raise out_of_range("MaxResults", most, 1, MOST_LISTED)
-
-    async def work(queue: AsyncQueue) -> list[Note]:
-        client = call.backend.client
-        labels, now_ms = (await client.queue(queue.name)).labels, await client.now_us() // 1_000
-        return [_shown(one, labels, now_ms) for one in _notes(labels)[:most]]
-
-    return {"Results": await _on_source(call, source, work)}
+    most = call.whole("MaxResults", 1, MOST_LISTED) or 1
+    client = call.backend.client
+    labels, now_ms = (await client.queue(queue.name)).labels, await client.now_us() // 1_000
+    return {"Results": [_shown(one, labels, now_ms) for one in _notes(labels)[:most]]}
 
 
-@Action("CancelMessageMoveTask", Right.REDRIVE, parameters("TaskHandle"))
-async def cancel(call: Call) -> dict[str, Any]:
+@_on_source
+async def cancel(call: Call, queue: AsyncQueue) -> Note:
     """CancelMessageMoveTask: the task ends before its next step. What it has moved stays moved."""
-    handle = call.parameters["TaskHandle"]
-    call.principal.require_somewhere(call.action.right)
-    source = call.queue_of_arn("SourceArn", arn=_source_in(handle))
-
-    async def work(queue: AsyncQueue) -> Note:
-        client = call.backend.client
-        notes = _notes((await client.queue(queue.name)).labels)
-        found = [one for one in notes if one.get("TaskHandle") == handle]
-        if not found:
-            raise not_found("Task does not exist.")
-        if _status(found[0], await client.now_us() // 1_000) != "RUNNING":
-            raise SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
-        await client.label_queue(queue.name, {CANCELLED: handle})
-        return found[0]
-
-    note = await _on_source(call, source, work)
+    handle, client = call.parameters["TaskHandle"], call.backend.client
+    notes = _notes((await client.queue(queue.name)).labels)
+    found = next((one for one in notes if one.get("TaskHandle") == handle), None)
+    if found is None:
+        raise errors.not_found("Task does not exist.")
+    if _status(found, await client.now_us() // 1_000) != "RUNNING":
+        raise errors.SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
+    await client.label_queue(queue.name, {CANCELLED: handle})
     moved = "ApproximateNumberOfMessagesMoved"
-    return {moved: _shown(note, {}, 0).get(moved, 0)}
-
-
-async def _on_source(call: Call, source: str, work: Callable[[AsyncQueue], Awaitable[T]]) -> T:
-    try:
-        return await call.backend.on_queue(source, work)
-    except QueueNotFound as error:
-        raise no_resource("SourceArn") from error
-
-
-async def _open(call: Call, name: str, parameter: str) -> None:
-    try:
-        await call.backend.client.queue(name)
-    except QueueNotFound as error:
-        raise no_resource(parameter) from error
+    return {moved: _shown(found, {}, 0).get(moved, 0)}
 
 
 def _handle(arn: str) -> str:
@@ -267,7 +239,7 @@ def _source_in(handle: str) -> str:
     try:
         found = from_json(base64.b64decode(handle, validate=True))["sourceArn"]
     except (ValueError, TypeError, KeyError) as error:
-        raise invalid("Value for parameter TaskHandle is invalid.") from error
+        raise errors.invalid("Value for parameter TaskHandle is invalid.") from error
     return str(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -15,21 +14,22 @@ from cassieq_spark.server.door import (
     REQUEST_ID,
     Addresses,
     Door,
-    note_fault,
     queue_of,
     request_id_of,
 )
-from cassieq_spark.server.limits import Refusal
-from cassieq_spark.server.measured import asked_of
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.measured import UI, asked_of
+from cassieq_spark.server.operations import PAGES, Page
 from cassieq_spark.server.rest.fields import from_query
-from cassieq_spark.server.rest.problems import headers_of, problem_of
+from cassieq_spark.server.rest.problems import headers_of, noted
 from cassieq_spark.server.ui import render
 from cassieq_spark.server.ui.counted import Counts
-from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, GoTo, Page, Shown, Visit
-from cassieq_spark.server.ui.pages import PAGES
+from cassieq_spark.server.ui.page import HOME, LOGIN, GoTo, Shown, Visit
 from cassieq_spark.server.ui.session import Cookies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.types import Scope
 
     from cassieq_spark.server.backend import Backend
@@ -43,9 +43,9 @@ _NOBODY: Final = Principal(account="", key_id="", grants=())
 """Whoever is not logged in."""
 
 
-_FILES: Final = tuple(Page("file", "GET", f"/{name}", None) for name in render.FILES)
+_FILES: Final = tuple(Page("file", None, render.file, f"GET /{name}") for name in render.FILES)
 ADDRESSES: Final = Addresses(
-    (*PAGES, *_FILES), PREFIX, nothing="Go to the queues, and look for it there."
+    (*PAGES, *_FILES), UI, nothing="Go to the queues, and look for it there."
 )
 
 
@@ -53,8 +53,7 @@ class UiDoor(Door):
     """The ASGI application of the page, below its prefix."""
 
     def __init__(self, backend: Backend, gate: Gate, repairs: RepairLog, rates: Rates) -> None:
-        self._backend = backend
-        self._gate = gate
+        super().__init__(backend, gate)
         self._repairs = repairs
         self._rates = rates
         self._counts = Counts(backend)
@@ -64,7 +63,7 @@ class UiDoor(Door):
         page = ADDRESSES.find(request.scope)
         asked_of(request.scope).operation = page.name
         if page in _FILES:
-            return render.file(page.path[1:])
+            return await render.file(page.path[1:])
         cookies = Cookies(request)
         principal = _NOBODY
         try:
@@ -76,6 +75,7 @@ class UiDoor(Door):
         given = await _given(page, request, cookies)
         found = await page.run(
             Visit(
+                operation=page,
                 request=request,
                 gate=self._gate,
                 principal=principal,
@@ -99,7 +99,7 @@ class UiDoor(Door):
             raise Refusal(403, "The session has ended. Log in, and send the form again.")
         if not cookies.session and request.headers.get("sec-fetch-site") == "cross-site":
             # A link on another site leads here: the browser sends the cookie only once it is here.
-            again = Shown(template="again.html", values={"path": _path_of(request)})
+            again = Shown("again.html", {"path": _path_of(request)})
             return self._shown(again, cookies, _NOBODY)
         query = {"next": _path_of(request)}
         if cookies.session:
@@ -109,7 +109,7 @@ class UiDoor(Door):
     def _shown(self, found: Shown, cookies: Cookies, principal: Principal) -> Response:
         values: dict[str, Any] = {
             "home": HOME,
-            "base": PREFIX,
+            "base": UI,
             "csrf": cookies.csrf,
             "account": principal.account,
             "key_id": principal.key_id,
@@ -120,15 +120,14 @@ class UiDoor(Door):
         cookies.write(response, None)
         return response
 
+    def methods(self, path: str) -> Iterable[str] | None:
+        """The methods of an address."""
+        return ADDRESSES.methods(path)
+
     def failure(self, error: Exception, scope: Scope) -> Response:
         """An error as a page: what has happened, and what to do."""
-        problem = problem_of(error, request_id_of(scope))
-        asked_of(scope).code = problem["code"]
-        if problem["status"] == HTTPStatus.INTERNAL_SERVER_ERROR:
-            note_fault(error, scope, "ui")
-        found = Shown(
-            template="problem.html", values={"problem": problem}, status=problem["status"]
-        )
+        problem = noted(error, scope, "ui")
+        found = Shown("problem.html", {"problem": problem}, problem["status"])
         response = self._shown(found, Cookies(Request(scope)), _NOBODY)
         response.headers.update({**headers_of(error), REQUEST_ID: request_id_of(scope)})
         return response

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
 
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.dead_letter import PREFIX, headers_of, history_of
-from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.model.dead_letter import headers_of, history_of
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.find import open_lane, sources_of
+from cassieq_spark.queue.find import sources_of
 from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.inspect.visible import Spot, page
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.ui import bodies
-from cassieq_spark.server.ui.page import QUEUE, Form, Page, Shown
+from cassieq_spark.server.ui.page import Form, Shown
 from cassieq_spark.server.ui.session import GRANTS
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ MOVES: Final = 50
 
 ANOTHER: Final = "a queue of another account"
 
-FIRST_CHARACTERS: Final = 60
-
 _SPOT: Final = re.compile(
     r"(?P<lane>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}):(?P<id>[0-9]{1,19})"
 )
@@ -62,68 +60,27 @@ class Peek(Strict):
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A message on a page.
-
-    Attributes:
-        first: How its body begins, in one line.
-        spot: Names it, and its place in the order of the pages.
-    """
-
-    message: Message
-    body: bodies.Shown
-    tag: str | None
-    group: str | None
-    headers: dict[str, str]
-    first: str
-    spot: str
-
-
-@Page("messages", "GET", f"{QUEUE}/messages", Right.READ, Peek)
 async def show(visit: Visit) -> Shown:
     """A page of visible messages."""
     given: Peek = visit.given
     after = None if not given.after else spot_of(given.after)
 
     async def work() -> list[Message]:
-        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
-        return await page(lane, TOGETHER + 1, after=after)
+        return await page(await visit.lane(), TOGETHER + 1, after=after)
 
     found = await visit.backend.reading(lambda: visit.backend.asked(work))
-    shown = [seen(one, given.show) for one in found[:TOGETHER]]
-    return Shown(
-        template="messages.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "messages": shown,
-            "show": given.show,
-            "after": given.after,
-            "next": shown[-1].spot if len(found) > TOGETHER else None,
-        },
-    )
-
-
-def seen(message: Message, how: bodies.How) -> Seen:
-    """A message as it is shown: what the browser gets is text, and all of it can be seen."""
-    body = bodies.shown(message.body, how)
-    return Seen(
-        message=message,
-        body=body,
-        tag=None if message.tag is None else bodies.visible(message.tag),
-        group=None if message.group is None else bodies.visible(message.group),
-        headers={
-            bodies.visible(name): bodies.visible(value[: bodies.MOST_TEXT])
-            for name, value in sorted(message.headers.items())
-        },
-        first=" ".join(body.text[: 4 * FIRST_CHARACTERS].split())[:FIRST_CHARACTERS],
-        spot=f"{message.lane}:{message.id}",
+    shown = found[:TOGETHER]
+    return visit.shown(
+        "messages.html",
+        messages=[(one, bodies.shown(one.body, given.show)) for one in shown],
+        show=given.show,
+        after=given.after,
+        next=_spot(shown[-1]) if len(found) > TOGETHER else None,
     )
 
 
 def spot_of(text: str) -> Spot:
-    """Read what `seen` has written.
+    """Read what a page has written: the lane and the id of a message.
 
     Raises:
         OptionInvalid: It is something else.
@@ -132,6 +89,10 @@ def spot_of(text: str) -> Spot:
     if found is None:
         raise OptionInvalid(f"{text[:80]!r} is not the place of a message. Begin at the first page")
     return Spot(LaneId(UUID(found["lane"])), int(found["id"]))
+
+
+def _spot(of: Message | Spot) -> str:
+    return f"{of.lane}:{of.id}"
 
 
 # --- dead letters ---------------------------------------------------------------------------------
@@ -195,24 +156,6 @@ class RedriveForm(Filter, Form):
     sure: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """A dead letter.
-
-    Attributes:
-        moves: Each with what its entry says, oldest first.
-        left_out: How many older moves there are.
-    """
-
-    seen: Seen
-    reason: str | None
-    source: str | None
-    deliveries: int | None
-    moves: list[dict[str, str]]
-    left_out: int
-
-
-@Page("deadLetters", "GET", f"{QUEUE}/dead-letters", Right.READ, Letters)
 async def show_dead(visit: Visit) -> Shown:
     """A page of letters."""
     given: Letters = visit.given
@@ -225,7 +168,7 @@ async def show_dead(visit: Visit) -> Shown:
         return bool(await sources_of(visit.backend.store, visit.queue))
 
     async def work() -> tuple[list[Message], Spot | None]:
-        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
+        lane = await visit.lane()
         found: list[Message] = []
         at, looked_at = after, 0
         while looked_at < LOOKED_AT:
@@ -244,26 +187,21 @@ async def show_dead(visit: Visit) -> Shown:
     backend = visit.backend
     found, at = await backend.reading(lambda: backend.asked(work))
     is_for_dead = may_redrive and await backend.asked(has_sources)
-    return Shown(
-        template="dead.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "letters": [_letter(visit.principal, one, given.show) for one in found],
-            "show": given.show,
-            "filter": {name: getattr(given, name) for name in Filter.model_fields},
-            "given": given.given,
-            "after": given.after,
-            "next": None if at is None else f"{at.lane}:{at.id}",
-            "together": TOGETHER,
-            "at_once": AT_ONCE,
-            "may_redrive": is_for_dead,
-            "is_alive": may_redrive and not is_for_dead,
-        },
+    return visit.shown(
+        "dead.html",
+        letters=[_letter(visit.principal, one, given.show) for one in found],
+        show=given.show,
+        filter={name: getattr(given, name) for name in Filter.model_fields},
+        given=given.given,
+        after=given.after,
+        next=None if at is None else _spot(at),
+        together=TOGETHER,
+        at_once=AT_ONCE,
+        may_redrive=is_for_dead,
+        is_alive=may_redrive and not is_for_dead,
     )
 
 
-@Page("redrive", "POST", f"{QUEUE}/redrive", Right.REDRIVE, RedriveForm)
 async def redrive(visit: Visit) -> Shown:
     """Ask first, with what would become of them; then send them."""
     given: RedriveForm = visit.given
@@ -285,20 +223,16 @@ async def redrive(visit: Visit) -> Shown:
     targets = {
         visit.principal.own_name(name) or ANOTHER: count for name, count in done.by_target.items()
     }
-    return Shown(
-        template="redrive.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "is_done": given.sure,
-            "done": done,
-            "targets": targets,
-            "count": sum(targets.values()),
-            "given": given.given,
-            "spots": given.spot,
-            "all": given.all,
-            "at_once": AT_ONCE,
-        },
+    return visit.shown(
+        "redrive.html",
+        is_done=given.sure,
+        done=done,
+        targets=targets,
+        count=sum(targets.values()),
+        given=given.given,
+        spots=given.spot,
+        all=given.all,
+        at_once=AT_ONCE,
     )
 
 
@@ -307,20 +241,17 @@ def _itself(principal: Principal) -> Principal:
     return replace(principal, limits=None) if principal.limits == GRANTS else principal
 
 
-def _letter(principal: Principal, message: Message, how: bodies.How) -> Letter:
-    last = headers_of(message.headers)
-    moves = _moves(principal, message)
-    one = seen(message, how)
-    for name in [name for name in one.headers if name.startswith(PREFIX)]:
-        del one.headers[name]
-    return Letter(
-        seen=one,
-        reason=None if last.reason is None else bodies.visible(last.reason),
-        source=None if last.source_queue is None else _source_of(principal, last.source_queue),
-        deliveries=last.deliveries,
-        moves=moves[-MOVES:],
-        left_out=max(0, len(moves) - MOVES),
-    )
+def _letter(principal: Principal, message: Message, how: bodies.How) -> dict[str, Any]:
+    """A dead letter: each of its moves with what its entry says, oldest first."""
+    last, moves = headers_of(message.headers), _moves(principal, message)
+    return {
+        "message": message,
+        "body": bodies.shown(message.body, how),
+        "reason": last.reason,
+        "source": last.source_queue and _source_of(principal, last.source_queue),
+        "moves": moves[-MOVES:],
+        "left_out": max(0, len(moves) - MOVES),
+    }
 
 
 def _moves(principal: Principal, message: Message) -> list[dict[str, str]]:
@@ -332,15 +263,10 @@ def _moves(principal: Principal, message: Message) -> list[dict[str, str]]:
         texts = {key: str(value) for key, value in one.items() if isinstance(value, str | int)}
         if "source-queue" in texts:
             texts["source-queue"] = _source_of(principal, texts["source-queue"])
-        moves.append(
-            {
-                bodies.visible(key.replace("-", " ")): bodies.visible(text[: bodies.MOST_TEXT])
-                for key, text in texts.items()
-            }
-        )
+        moves.append({key.replace("-", " "): text for key, text in texts.items()})
     return moves
 
 
 def _source_of(principal: Principal, name: str) -> str:
     own = principal.own_name(name)
-    return ANOTHER if own is None else bodies.visible(own)
+    return ANOTHER if own is None else own

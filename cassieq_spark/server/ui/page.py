@@ -1,27 +1,21 @@
-"""`Page` is one address of the page; `Visit` is a request for it."""
+"""`Visit` is a request of the page; `Shown` and `GoTo` are its answers."""
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark.server import door
-from cassieq_spark.server.rest.fields import Nothing, Strict
+from cassieq_spark.server.measured import UI
+from cassieq_spark.server.rest.fields import Strict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from pydantic import BaseModel
-
-    from cassieq_spark.model.rights import Right
     from cassieq_spark.server.rates import Rates
     from cassieq_spark.server.repairing import RepairLog
     from cassieq_spark.server.ui.counted import Counts
 
-PREFIX: Final = "/ui"
-HOME: Final = f"{PREFIX}/"
-LOGIN: Final = f"{PREFIX}/login"
-QUEUE: Final = "/queues/{queue}"
+HOME: Final = f"{UI}/"
+LOGIN: Final = f"{UI}/login"
 
 
 class Form(Strict):
@@ -30,7 +24,7 @@ class Form(Strict):
     csrf: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shown:
     """A page.
 
@@ -39,7 +33,7 @@ class Shown:
     """
 
     template: str
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any]
     status: int = 200
 
 
@@ -55,48 +49,17 @@ class GoTo:
     session: str | None = None
 
 
-async def _nothing(_: Visit) -> Shown:
-    raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One address: it decorates the function that shows it.
-
-    Attributes:
-        path: Below ``/ui``. ``{queue}`` is a parameter.
-        right: What the visitor must be allowed on the queue, or on some queue.
-        parameters: The model of the query of a GET, or of the form of a POST.
-        is_open: Whether one needs no login.
-    """
-
-    name: str
-    method: str
-    path: str
-    right: Right | None
-    parameters: type[BaseModel] = Nothing
-    _: KW_ONLY
-    is_open: bool = False
-    run: Callable[[Visit], Awaitable[Shown | GoTo]] = _nothing
-
-    def __call__(self, run: Callable[[Visit], Awaitable[Shown | GoTo]]) -> Page:
-        """The page that a function shows."""
-        return replace(self, run=run)
-
-
 @dataclass(slots=True, kw_only=True)
 class Visit(door.Call):
     """One request.
 
     Attributes:
-        queue: The queue of the path, as the client knows it; empty if the path has none.
         given: An instance of the page's parameters.
     """
 
     repairs: RepairLog
     rates: Rates
     counts: Counts
-    queue: str
     given: Any
 
     @property
@@ -104,7 +67,12 @@ class Visit(door.Call):
         """The queue as the visitor knows it."""
         return self.principal.own_name(self.queue) or self.queue
 
+    def shown(self, template: str, *, status: int = 200, **values: Any) -> Shown:
+        """A page about this queue."""
+        about = {"queue": self.queue_name, "path": self.path_of()}
+        return Shown(template, {**about, **values}, status)
+
     def path_of(self, what: str = "") -> str:
         """The address of this queue, or of a page of it."""
-        path = f"{PREFIX}/queues/{self.queue_name}"
+        path = f"{UI}/queues/{self.queue_name}"
         return f"{path}/{what}" if what else path

@@ -1,4 +1,4 @@
-"""Show queues; purge or delete one.
+"""Show queues, and what repair has done; purge or delete a queue.
 
 Both ask first, say how much is lost, and want the queue's name.
 """
@@ -6,25 +6,24 @@ Both ask first, say how much is lost, and want the queue's name.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
 from cassieq_spark.errors import QueueInUse
-from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.rights import Right
-from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.stats import QueueLook, look
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.rest.queues import TARGET, settings_of
-from cassieq_spark.server.ui.page import HOME, QUEUE, Form, GoTo, Page, Shown
-from cassieq_spark.server.ui.picture import STATES, chart, picture
+from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.inspect.facts import LeaseFacts
+    from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
+    from cassieq_spark.queue.inspect.stats import LaneLook
+    from cassieq_spark.server.repairing import RepairPass
     from cassieq_spark.server.ui.page import Visit
 
 TOGETHER: Final = 25
@@ -47,6 +46,39 @@ NEEDED: Final = (
 )
 
 
+class State(NamedTuple):
+    """A state of a bucket, as its picture shows it.
+
+    Attributes:
+        sign: What is written in the square, so that nobody needs to see its colour.
+        kind: The class of its square.
+    """
+
+    sign: str
+    kind: str
+    name: str
+    meaning: str
+
+
+OPEN: Final = State("o", "open", "open", "takes messages")
+SEALED: Final = State("s", "sealed", "sealed", "has messages to give")
+LEASED: Final = State("l", "leased", "leased", "consumers hold some of it")
+DEAD: Final = State("x", "broken", "dead", "some of it waits for repair")
+DRAINED: Final = State("d", "drained", "drained", "all of it is done")
+PREPARED: Final = State("p", "prepared", "prepared", "a transaction of Spark writes it")
+AWAY: Final = State("?", "broken", "unknown", "its row did not answer, or cannot be read")
+STATES: Final = (OPEN, SEALED, LEASED, DEAD, DRAINED, PREPARED, AWAY)
+
+_BY_STATUS: Final = {
+    "open": OPEN,
+    "sealing": OPEN,
+    "writing": PREPARED,
+    "prepared": PREPARED,
+    "void": DRAINED,
+    "drained": DRAINED,
+}
+
+
 class Listing(Strict):
     """Which queues are shown."""
 
@@ -67,7 +99,6 @@ class Sure(Form):
     force: str = ""
 
 
-@Page("overview", "GET", "/", Right.INFO, Listing)
 async def overview(visit: Visit) -> Shown:
     """A page of queues, counted a few seconds ago at most."""
     given: Listing = visit.given
@@ -79,16 +110,14 @@ async def overview(visit: Visit) -> Shown:
     )
     counted = [(name, one) for name, one in zip(page, found, strict=True) if one is not None]
     now_s = asyncio.get_running_loop().time()
-    return Shown(
-        template="overview.html",
-        values={
-            "queues": counted,
-            "age": max((now_s - one.at_s for _, one in counted), default=0.0),
-            "total": len(names),
-            "prefix": given.prefix,
-            "after": given.after,
-            "next": page[-1] if len(left) > len(page) else None,
-        },
+    return visit.shown(
+        "overview.html",
+        queues=counted,
+        age=max((now_s - one.at_s for _, one in counted), default=0.0),
+        total=len(names),
+        prefix=given.prefix,
+        after=given.after,
+        next=page[-1] if len(left) > len(page) else None,
     )
 
 
@@ -110,13 +139,11 @@ class Holder:
     until_us: int | None = None
 
 
-@Page("queue", "GET", QUEUE, Right.INFO, Look)
 async def show(visit: Visit) -> Shown:
     """What a queue is, and what is in it."""
 
     async def looking() -> QueueLook:
-        lane = await open_lane(visit.backend.store, QueueName(visit.queue))
-        return await look(lane, most_lanes=LANES, most_buckets=BUCKETS)
+        return await look(await visit.lane(), most_lanes=LANES, most_buckets=BUCKETS)
 
     async def work(queue: AsyncQueue) -> tuple[AsyncQueue, QueueLook]:
         return queue, await portal.asked(looking())
@@ -124,31 +151,46 @@ async def show(visit: Visit) -> Shown:
     queue, looked = await visit.backend.on_queue(visit.queue, work)
     settings = settings_of(queue, visit.principal)
     leases = [(lane, lease) for lane in looked.lanes for lease in lane.leases]
-    return Shown(
-        template="queue.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "created_at": queue.created_at,
-            "stats": looked.stats,
-            "settings": settings,
-            "labels": dict(queue.labels),
-            "target": settings[TARGET],
-            "letters": await _letters(visit, queue.settings.dead_letter_queue),
-            "pictures": [picture(lane) for lane in looked.lanes],
-            "lanes_left_out": looked.left_out,
-            "states": STATES,
-            "holders": holders_of([lease for _, lease in leases]),
-            "leases": [lease for _, lease in leases[:LEASES]],
-            "leases_left_out": max(0, len(leases) - LEASES),
-            "now_us": looked.now_us,
-            "may_read": visit.principal.may(Right.READ, visit.queue),
-            "rates": [chart(one) for one in visit.rates.of(visit.queue)],
-            "purged": visit.given.purged,
-            "may_purge": visit.principal.may(Right.PURGE, visit.queue),
-            "may_delete": visit.principal.may(Right.DELETE, visit.queue),
-        },
+    return visit.shown(
+        "queue.html",
+        created_at=queue.created_at,
+        stats=looked.stats,
+        settings=settings,
+        labels=dict(queue.labels),
+        target=settings[TARGET],
+        letters=await _letters(visit, queue.settings.dead_letter_queue),
+        lanes=[(lane, cells_of(lane)) for lane in looked.lanes],
+        lanes_left_out=looked.left_out,
+        states=STATES,
+        holders=holders_of([lease for _, lease in leases]),
+        leases=[lease for _, lease in leases[:LEASES]],
+        leases_left_out=max(0, len(leases) - LEASES),
+        now_us=looked.now_us,
+        may_read=visit.principal.may(Right.READ, visit.queue),
+        rates=visit.rates.of(visit.queue),
+        purged=visit.given.purged,
+        may_purge=visit.principal.may(Right.PURGE, visit.queue),
+        may_delete=visit.principal.may(Right.DELETE, visit.queue),
     )
+
+
+def cells_of(lane: LaneLook) -> list[tuple[int, State, BucketFacts | None]]:
+    """The buckets of a lane, ascending: each with its state, and its facts if its row answered."""
+    found: dict[int, BucketFacts] = {one.bucket: one for one in lane.buckets}
+    return [(at, state_of(found.get(at)), found.get(at)) for at in sorted({*found, *lane.away})]
+
+
+def state_of(facts: BucketFacts | None) -> State:
+    """What a bucket is shown as; the first that fits."""
+    if facts is None:
+        return AWAY
+    if facts.status != "sealed":
+        return _BY_STATUS.get(facts.status, AWAY)
+    if facts.leased:
+        return LEASED
+    if facts.dead:
+        return DEAD
+    return DRAINED if facts.acked == facts.messages else SEALED
 
 
 async def _letters(visit: Visit, target: str | None) -> int | None:
@@ -178,53 +220,75 @@ def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or ""))]
 
 
-@Page("askPurge", "GET", f"{QUEUE}/purge", Right.PURGE)
-async def ask_purge(visit: Visit) -> Shown:
-    """How many messages would be lost."""
-    return await _ask(visit, "purge")
-
-
-@Page("purge", "POST", f"{QUEUE}/purge", Right.PURGE, Sure)
 async def purge(visit: Visit) -> Shown | GoTo:
     """Drop all messages."""
     if visit.given.name != visit.queue_name:
-        return await _ask(visit, "purge", problem=OTHER)
+        return await ask(visit, "purge", problem=OTHER)
     purged = await visit.backend.on_queue(visit.queue, lambda queue: queue.purge())
     return GoTo(path=f"{visit.path_of()}?purged={purged}")
 
 
-@Page("askDelete", "GET", f"{QUEUE}/delete", Right.DELETE)
-async def ask_delete(visit: Visit) -> Shown:
-    """How many messages would be lost, with the queue."""
-    return await _ask(visit, "delete")
-
-
-@Page("delete", "POST", f"{QUEUE}/delete", Right.DELETE, Sure)
 async def delete(visit: Visit) -> Shown | GoTo:
     """Delete the queue."""
     if visit.given.name != visit.queue_name:
-        return await _ask(visit, "delete", problem=OTHER)
+        return await ask(visit, "delete", problem=OTHER)
     force = visit.given.force == "yes"
     client = visit.backend.client
     try:
         await visit.backend.run(lambda: client.delete_queue(visit.queue, force=force))
     except QueueInUse:
-        return await _ask(visit, "delete", problem=NEEDED)
+        return await ask(visit, "delete", problem=NEEDED)
     visit.backend.forget(visit.queue)
     return GoTo(path=HOME)
 
 
-async def _ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
+async def ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
+    """How many messages would be lost."""
     stats = await visit.backend.on_queue(visit.queue, lambda queue: queue.stats())
-    return Shown(
-        template="destroy.html",
-        values={
-            "queue": visit.queue_name,
-            "path": visit.path_of(),
-            "what": what,
-            "problem": problem,
-            "stats": stats,
-            "is_needed": problem == NEEDED,
-        },
+    return visit.shown(
+        "destroy.html",
+        what=what,
+        problem=problem,
+        stats=stats,
+        is_needed=problem == NEEDED,
         status=400 if problem else 200,
     )
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+async def repairs(visit: Visit) -> Shown:
+    """The last turns of this gateway."""
+    return visit.shown(
+        "repair.html",
+        turns=[_turn(visit, one) for one in visit.repairs],
+        pause_s=visit.repairs.pause_s,
+    )
+
+
+def _turn(visit: Visit, one: RepairPass) -> dict[str, Any]:
+    """A pass, with the queues that the visitor may see and in which something was done."""
+    queues: list[dict[str, Any]] = []
+    looked_at = 0
+    for queue in [] if one.report is None else one.report.queues:
+        if not visit.principal.may(Right.INFO, queue.queue):
+            continue
+        looked_at += 1
+        counts = asdict(queue)
+        problems: list[str] = counts.pop("problems")
+        name = visit.principal.own_name(counts.pop("queue")) or ""
+        done = {key.replace("_", " "): count for key, count in counts.items() if count}
+        if done or problems:
+            queues.append({"name": name, "done": done, "problems": problems})
+    outcome = "done"
+    if one.problem:
+        outcome = f"failed: {one.problem}"
+    elif one.report is None:
+        outcome = "another process repairs"
+    return {
+        "ended_us": one.ended_us or None,
+        "outcome": outcome,
+        "looked_at": looked_at,
+        "queues": queues,
+    }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from cassieq_spark.server.ui.bodies import visible
+from cassieq_spark.server.ui.bodies import MOST_TEXT, visible
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -76,8 +77,9 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(age=age, number=number, moment=moment, visible=visible)
-    made.globals.update(plural=plural, style=version_of("style.css"))
+    pretty = partial(json.dumps, indent=2)
+    made.filters.update(age=age, number=number, moment=moment, visible=visible, pretty=pretty)
+    made.globals.update(plural=plural, style=version_of("style.css"), most_text=MOST_TEXT)
     return made
 
 
@@ -87,10 +89,14 @@ def load_templates() -> None:
         _templates().get_template(name)
 
 
+def text_of(template: str, values: dict[str, Any]) -> str:
+    """The HTML that a template makes of values."""
+    return _templates().get_template(template).render(values)
+
+
 def html(template: str, values: dict[str, Any], status: int) -> Response:
     """A page."""
-    text = _templates().get_template(template).render(values)
-    return HTMLResponse(text, status_code=status, headers=HEADERS)
+    return HTMLResponse(text_of(template, values), status_code=status, headers=HEADERS)
 
 
 @cache
@@ -105,7 +111,7 @@ def version_of(name: str) -> str:
     return hashlib.sha256(content_of(name)).hexdigest()[:12]
 
 
-def file(name: str) -> Response:
+async def file(name: str) -> Response:
     """One of `FILES`, which a browser may keep."""
     kept = {**HEADERS, "Cache-Control": "public, max-age=86400"}
     return Response(content_of(name), media_type=FILES[name], headers=kept)

@@ -14,13 +14,15 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.accounts import tokens
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, Right
 from cassieq_spark.options.values import Secret
-from cassieq_spark.server.limits import Refusal
+from cassieq_spark.server.guards import Refusal
+from cassieq_spark.server.measured import UI
 from cassieq_spark.server.rest.fields import Strict
 from cassieq_spark.server.settings import is_loopback
-from cassieq_spark.server.ui.page import HOME, LOGIN, PREFIX, Form, GoTo, Page, Shown
+from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -100,7 +102,7 @@ class Cookies:
             self._name(name),
             value,
             max_age=lasts_s,
-            path="/" if self._is_secure else PREFIX,
+            path="/" if self._is_secure else UI,
             secure=self._is_secure,
             httponly=True,
             samesite="strict",
@@ -122,7 +124,6 @@ class LoginForm(Form):
     next: str = ""
 
 
-@Page("login", "GET", "/login", None, Login, is_open=True)
 async def ask(visit: Visit) -> Shown | GoTo:
     """The form."""
     if not visit.gate.has_accounts:
@@ -130,11 +131,8 @@ async def ask(visit: Visit) -> Shown | GoTo:
     return _form(visit, visit.given.next, ENDED if visit.given.ended else "")
 
 
-@Page("logIn", "POST", "/login", None, LoginForm, is_open=True)
 async def log_in(visit: Visit) -> Shown | GoTo:
     """A token that the given secret signs is checked as any other: only the key's own passes."""
-    from cassieq_spark.accounts import tokens  # noqa: PLC0415 - needs the extra `accounts`
-
     if not visit.gate.has_accounts:
         return GoTo(path=HOME)
     given: LoginForm = visit.given
@@ -153,7 +151,6 @@ async def log_in(visit: Visit) -> Shown | GoTo:
     return GoTo(path=given.next if is_ours(given.next) else HOME, session=session)
 
 
-@Page("logOut", "POST", "/logout", None, Form, is_open=True)
 async def log_out(_: Visit) -> GoTo:
     """The browser forgets the session."""
     return GoTo(path=LOGIN, session="")
@@ -170,4 +167,4 @@ def _form(visit: Visit, next_page: str, problem: str, *, status: int = 200) -> S
         client is not None and is_loopback(client.host)
     )
     values = {"next": next_page, "problem": problem, "is_plain": is_plain}
-    return Shown(template="login.html", values=values, status=status)
+    return Shown("login.html", values, status)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
-from cassieq_spark.options import parse_connection
+from cassieq_spark.options import ConnectionOptions, parse_connection
 from cassieq_spark.options.values import Secret
-
-if TYPE_CHECKING:
-    from cassieq_spark.options import ConnectionOptions
 
 CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
 """The Maven coordinates of the tested connector, on Spark 4.3.0, as a plain data source. Its

@@ -6,20 +6,22 @@ options and on the time that the driver has measured for the whole batch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.bucket_plan import encode_due, split_parts
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.lane_packer import LanePacker
+from cassieq_spark.spark.lane_packer import LanePacker, Sorting
+from cassieq_spark.spark.packer import ChunkTaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from cassieq_spark.spark.lane_packer import Sorting
 
 SCHEMA: Final = pa.schema(
     [
@@ -42,10 +44,7 @@ head row that is no chunk, number `NO_CHUNK`: it names the attempt even where no
 
 NO_CHUNK: Final = -1
 
-SPARK_SCHEMA: Final = (
-    "partition int, number int, lane int, attempt binary, part int, parts int, count int, "
-    "size_bytes long, due binary, payload binary"
-)
+SPARK_SCHEMA: Final = from_arrow_schema(SCHEMA)
 
 
 def packing(
@@ -101,11 +100,15 @@ class _Rows:
         self._number = 0
         self._ready: list[pa.RecordBatch] = []
 
-    def of_lane(self, lane: int) -> _LaneRows:
-        """What takes the chunks of one lane."""
-        return _LaneRows(self, lane, self._bucket_size)
+    def of_lane(self, lane: int) -> ChunkTaker:
+        """What takes the chunks of one lane: they are placed into buckets later, and whole."""
+        return ChunkTaker(
+            capacity=lambda: self._bucket_size,
+            add=partial(self._add, lane),
+            close=lambda: None,  # nothing is open
+        )
 
-    def add(self, lane: int, payload: bytes, count: int, due_us: Sequence[int] | None) -> None:
+    def _add(self, lane: int, payload: bytes, count: int, due_us: Sequence[int] | None) -> None:
         """Add one row for each part of a megabyte [R15]."""
         parts = [payload[start:end] for start, end in split_parts(len(payload))]
         due = None if due_us is None or not any(due_us) else encode_due(due_us)
@@ -137,23 +140,3 @@ class _Rows:
             "payload": parts,
         }
         return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
-
-
-class _LaneRows:
-    """Takes the chunks of one lane."""
-
-    def __init__(self, rows: _Rows, lane: int, bucket_size: int) -> None:
-        self._rows = rows
-        self._lane = lane
-        self._bucket_size = bucket_size
-
-    def close(self) -> None:
-        """Nothing is open: the driver assigns the chunks to buckets."""
-
-    def capacity(self) -> int:
-        """The bucket size: chunks are placed into buckets later, and whole."""
-        return self._bucket_size
-
-    def add(self, payload: bytes, count: int, due_us: Sequence[int] | None = None) -> None:
-        """Add a chunk."""
-        self._rows.add(self._lane, payload, count, due_us)

@@ -25,7 +25,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
-from cassieq_spark.options import ConnectionArguments, by_option, parse_sink
+from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
@@ -35,16 +35,13 @@ from cassieq_spark.spark.connector import config
 from cassieq_spark.spark.connector.packed import NO_CHUNK, SPARK_SCHEMA, packing
 from cassieq_spark.spark.connector.sessions import java_class, saving
 from cassieq_spark.spark.environment import driver_context
-from cassieq_spark.spark.lane_packer import SortedLanes, sorting
+from cassieq_spark.spark.lane_packer import SortedLanes, Sorting
 from cassieq_spark.spark.packer import check_sink_schema
-from cassieq_spark.spark.sink import QUERY_ID, run_of_batch
+from cassieq_spark.spark.sink import QUERY_ID, identity
 from cassieq_spark.store import portal, store
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
     from cassieq_spark.model.ids import Place
-    from cassieq_spark.options import SinkOptions
     from cassieq_spark.queue.lane import Lane
 
 CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"
@@ -135,7 +132,14 @@ class ConnectorWriter:
         check_sink_schema(frame.schema)
         _check_session(frame.sparkSession, self.options, self.connector)
         lane = portal.run(open_lane(store.shared(self.options.connection), self.options.queue))
-        who = self._identity(frame.sparkSession.sparkContext, lane)
+        context = frame.sparkSession.sparkContext
+        sink_id = self.options.sink_id or context.getLocalProperty(QUERY_ID)
+        if sink_id is None:
+            raise UsageError(
+                "this thread belongs to no streaming query, and sink_id is not set, so the "
+                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
+            )
+        who = identity(lane, sink_id, context)
         # Spark calls once per batch and run: a second call is another write of the batch [R26].
         admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
         if isinstance(admission, AlreadyCommitted):
@@ -145,27 +149,12 @@ class ConnectorWriter:
             result = self._write(frame, lane, who, admission.epoch)
             portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
 
-    def _identity(self, context: SparkContext, lane: Lane) -> Identity:
-        query_id = context.getLocalProperty(QUERY_ID)
-        sink_id = self.options.sink_id or query_id
-        if sink_id is None:
-            raise UsageError(
-                "this thread belongs to no streaming query, and sink_id is not set, so the "
-                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
-            )
-        return Identity(
-            sink_id=sink_id,
-            lane=lane.first.lane_id,
-            query_id=query_id,
-            run=None if query_id is None else run_of_batch(context),
-        )
-
     def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
         """Pack, place, write and prepare; after this nothing is decided yet."""
         meter, sink_id = Meter(), who.sink_id
         began, now_us = lane.clock.monotonic(), lane.clock.now_us()
         pack = packing(
-            partial(sorting, lane.settings),
+            partial(Sorting, lane.settings),
             bucket_size=lane.bucket_size,
             chunk_messages=self.options.chunk_messages,
             chunk_bytes=self.options.chunk_bytes,
@@ -225,7 +214,7 @@ def _lanes(lane: Lane, plans: Sequence[BucketPlan]) -> list[Lane]:
     """The lane of each plan; due lanes that are not there yet are made."""
     numbers = list(dict.fromkeys(plan.lane for plan in plans))
     # Rows whose due lane takes none any more go together: any partition's shard will do.
-    lanes = SortedLanes(lane, sorting(lane.settings, 0)).make(numbers)
+    lanes = SortedLanes(lane, Sorting(lane.settings, 0)).make(numbers)
     by_number = dict(zip(numbers, lanes, strict=True))
     return [by_number[plan.lane] for plan in plans]
 
@@ -332,10 +321,6 @@ def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping
             "though cassieq_spark does not use it here. Install it: pip install "
             "'cassieq_spark[connector]'"
         )
-    _require_connector(context)
-
-
-def _require_connector(context: SparkContext) -> None:
     try:
         java_class(context, CONNECTOR_CLASS, initialize=False)
     except Py4JJavaError as error:

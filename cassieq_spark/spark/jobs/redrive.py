@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 from cassieq_spark.model import dead_letter
-from cassieq_spark.model.ids import BucketNo, Place, Runs, bucket_of, first_id
-from cassieq_spark.options import parse_connection
+from cassieq_spark.model.ids import BucketNo, Place, QueueName, Runs, bucket_of, first_id
+from cassieq_spark.options import ConnectionOptions, parse_connection
 from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
-from cassieq_spark.spark import boundary
+from cassieq_spark.spark import arrays, boundary
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import portal, store
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from cassieq_spark.model.ids import QueueName
-    from cassieq_spark.options import ConnectionOptions
 
     Work = tuple[Place, Runs]
 
@@ -136,19 +133,11 @@ def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[tuple[BucketNo, 
     return [
         (
             bucket := bucket_of(int(some[0]), bucket_size),
-            _runs(some - first_id(bucket, bucket_size)),
+            arrays.runs(some - first_id(bucket, bucket_size)),
         )
         for some in np.split(ids, starts[1:])
         if len(some)
     ]
-
-
-def _runs(offsets: NDArray[np.int64]) -> Runs:
-    """Make runs of ascending offsets."""
-    breaks = np.flatnonzero(np.diff(offsets) > 1)
-    firsts = offsets[np.concatenate(([0], breaks + 1))].tolist()
-    lasts = offsets[np.concatenate((breaks, [len(offsets) - 1]))].tolist()
-    return Runs.of(*zip(firsts, lasts, strict=True))
 
 
 @boundary.crossing

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.queue.find import LaneSpec
 from cassieq_spark.repair.heal import Healed, Pass, heal_buckets
-from cassieq_spark.repair.report import noting
+from cassieq_spark.repair.report import RepairReport, noting
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.worker import task_store
 from cassieq_spark.store import portal
-from cassieq_spark.store.store import opened
+from cassieq_spark.store.store import Store, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
     from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.repair.report import RepairReport
-    from cassieq_spark.store.store import Store
 
 BUCKETS_PER_SHARE: Final = 256
 """How many buckets one share has: they cost about as much as the start of a task costs Spark."""

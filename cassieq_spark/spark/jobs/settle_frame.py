@@ -21,8 +21,8 @@ from pyspark.sql.types import NullType, StringType
 
 from cassieq_spark.errors import OptionInvalid, ReceiptExpired, UsageError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.settlement import Ack, Reject, Release
-from cassieq_spark.options import arguments, parse_connection, queue_name
+from cassieq_spark.model.settlement import Ack, Action, Reject, Release
+from cassieq_spark.options import ConnectionOptions, arguments, parse_connection, queue_name
 from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.settle.batches import Settled, counted, total
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from cassieq_spark.model.ids import Place, Runs
-    from cassieq_spark.model.settlement import Action
-    from cassieq_spark.options import ConnectionOptions
     from cassieq_spark.queue.lane import Lane
 
     Work = tuple[Place, Mapping[UUID, Mapping[str, Runs]]]

@@ -24,6 +24,7 @@ from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, LaneId, Place
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.settle import foreign
+from cassieq_spark.spark import arrays
 from cassieq_spark.spark.columns import receipt_texts
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _places(receipts: pa.StringArray) -> Iterator[tuple[tuple[bytes, int, bytes]
         slow += given.filter(pa.array(~is_same)).to_pylist()
         if is_same.any():
             (lane, bucket, lease), _ = _place(given[int(np.argmax(is_same))].as_py())
-            yield (lane, bucket, lease), _runs(offsets[is_same])
+            yield (lane, bucket, lease), arrays.runs(np.unique(offsets[is_same]))
     yield from map(_place, slow)
 
 
@@ -216,12 +217,3 @@ def _decoded(texts: pa.StringArray) -> NDArray[np.uint8]:
     raw[:, 1::3] = two << 4 | three >> 2
     raw[:, 2::3] = three << 6 | four
     return raw
-
-
-def _runs(offsets: NDArray[np.int64]) -> Runs:
-    """`Runs.from_offsets` for many offsets."""
-    numbers = np.unique(offsets)
-    cuts = np.flatnonzero(np.diff(numbers) != 1)
-    firsts = numbers[np.concatenate([[0], cuts + 1])]
-    lasts = numbers[np.concatenate([cuts, [len(numbers) - 1]])]
-    return Runs(tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)))

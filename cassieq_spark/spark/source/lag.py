@@ -1,12 +1,12 @@
 """Report how far a streaming query is behind; Spark shows it as a source's ``latestOffset``.
 
-Spark asks after every trigger, idle ones too (4.2, 4.3), so a separate thread counts, and only now
+Spark asks after every trigger, idle ones too (4.2, 4.3), so a task of its own counts, and only now
 and then. What this run has done itself is always exact.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,6 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.inspect import stats
-from cassieq_spark.store import portal
 
 if TYPE_CHECKING:
     from cassieq_spark.model.ids import LaneId
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
 """How long the first report waits for its counts: a short query has no other report."""
+
+COUNTS: Final = ("behind", "in_flight", "delayed", "dead", "oldest_age_s", "counted_at")
 
 _logger = get_logger("spark")
 
@@ -52,12 +53,11 @@ class Lag:
         self._store = store
         self._subscription = subscription
         self._options = options
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="cassieq-lag")
-        self._counting: Future[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._counted: dict[LaneId, _Count] = {}
         self._due = 0.0
 
-    def report(self) -> dict[str, Any]:
+    async def report(self) -> dict[str, Any]:
         """The report for the query's progress; the counts are null until they are known.
 
         ``queues``: an entry per queue. ``behind``: visible messages; ``in_flight``: leased ones, of
@@ -65,7 +65,7 @@ class Lag:
         ``counted_at``. The same for all queues together, as of the earliest count.
         ``claimed``, ``redelivered``, ``acked`` (messages) and ``leases_lost``: by this run.
         """
-        self._count_if_due()
+        await self._count_if_due()
         queues = self._subscription.queues
         counts = {queue.name: self._counted.get(queue.lane.lane_id) for queue in queues}
         return {
@@ -88,11 +88,12 @@ class Lag:
             ],
         }
 
-    def close(self) -> None:
-        """End the thread."""
-        self._aside.shutdown()
+    async def close(self) -> None:
+        """Return when nothing counts any more."""
+        if self._counting is not None:
+            await asyncio.wait([self._counting])
 
-    def _count_if_due(self) -> None:
+    async def _count_if_due(self) -> None:
         now = self._store.clock.monotonic()
         is_under_way = self._counting is not None and not self._counting.done()
         if now < self._due or is_under_way:
@@ -106,16 +107,16 @@ class Lag:
         if not todo:
             return
         self._due = now + self._options.lag_interval_s
-        self._counting = self._aside.submit(self._count, todo)
+        self._counting = asyncio.get_running_loop().create_task(self._count(todo))
         if not self._counted:
-            wait([self._counting], FIRST_COUNT_S)
+            await asyncio.wait([self._counting], timeout=FIRST_COUNT_S)
 
     def _was_quiet(self, lane_id: LaneId) -> bool:
         known = self._counted.get(lane_id)
         return known is not None and known.was_quiet
 
-    def _count(self, todo: list[tuple[Lane, bool]]) -> None:
-        counted = portal.run(self._store.session.each(lambda one: stats.stats(one[0]), todo))
+    async def _count(self, todo: list[tuple[Lane, bool]]) -> None:
+        counted = await self._store.session.each(lambda one: stats.stats(one[0]), todo)
         at = datetime.fromtimestamp(self._store.clock.now_us() / 1e6, UTC)
         for (lane, was_quiet), one in zip(todo, counted, strict=True):
             if isinstance(one, CassieqError):
@@ -130,14 +131,7 @@ def _total(counts: list[_Count | None]) -> dict[str, Any]:
     """The counts of some queues together; null if that of one is not known."""
     known = [count for count in counts if count is not None]
     if len(known) < len(counts) or not known:
-        return {
-            "behind": None,
-            "in_flight": None,
-            "delayed": None,
-            "dead": None,
-            "oldest_age_s": None,
-            "counted_at": None,
-        }
+        return dict.fromkeys(COUNTS)
     ages = [count.stats.oldest_age for count in known if count.stats.oldest_age is not None]
     return {
         "behind": sum(count.stats.visible for count in known),

@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,8 +25,19 @@ FILE: Final = "cassieq-loads"
 
 BYTES: Final = 1 << 62
 
+LOOKS_EVERY_S: Final = 0.01
+
 STARTS_WITHIN_S: Final = 10.0
 """After this, two sources that might be of two queries are taken for two of one query."""
+
+
+TWICE: Final = (
+    "this query reads one load() twice, as a self-join does. Each side would be a "
+    "consumer of its own, and get messages that the other one does not get. Join in "
+    "foreachBatch, where both sides are the same batch; or write the messages to a "
+    "table and join that; or call load() twice, for two queues. If another query of "
+    "this DataFrame was starting at the same time, start this one again"
+)
 
 
 class OneLoad:
@@ -65,20 +76,20 @@ class OneLoad:
 
     def _await_others(self) -> None:
         """Wait until no other source of the load is between its preparation and its start."""
-        waiting = threading.Thread(
-            target=self._lock, args=(fcntl.LOCK_EX,), name="cassieq-load", daemon=True
-        )
-        waiting.start()
-        waiting.join(STARTS_WITHIN_S)
-        if waiting.is_alive():
-            raise UsageError(
-                "this query reads one load() twice, as a self-join does. Each side would be a "
-                "consumer of its own, and get messages that the other one does not get. Join in "
-                "foreachBatch, where both sides are the same batch; or write the messages to a "
-                "table and join that; or call load() twice, for two queues. If another query of "
-                "this DataFrame was starting at the same time, start this one again"
-            )
+        clock = SystemClock()
+        until_s = clock.monotonic() + STARTS_WITHIN_S
+        while not self._is_alone():
+            if clock.monotonic() > until_s:
+                raise UsageError(TWICE)
+            clock.wait(LOOKS_EVERY_S)
         self._lock(fcntl.LOCK_UN)
+
+    def _is_alone(self) -> bool:
+        try:
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process holds a lock of the byte
+            return False
+        return True
 
     def _lock(self, how: int) -> None:
         if self._file is not None:

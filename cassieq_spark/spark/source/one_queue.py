@@ -1,43 +1,60 @@
 """One queue of a streaming query: claim, replay and ack what the query has of it (design 7).
 
-Holds I2, I4, I8. `planner` shares a batch among the query's queues, and remembers offsets.
+Open this to see what a restarted query does with a batch that was not committed, and when it goes
+on without some of its messages. Holds I2, I4, I8. `planner` shares a batch among the query's
+queues, and remembers offsets.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, StoreError
+from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.offset import by_bucket
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL
+from cassieq_spark.model.ids import EMPTY, ID_LIMIT, Place, QueueName, Runs
+from cassieq_spark.model.offset import LeasedRuns, by_bucket
+from cassieq_spark.model.settlement import TakeOver, rejected
+from cassieq_spark.queue.fetch import Planned
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, Claimed
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.schedule import looked_at_lanes
-from cassieq_spark.queue.settle.batches import ack_leases, count_settled
-from cassieq_spark.spark.source.replay import Replay
+from cassieq_spark.queue.settle.batches import ack_leases, count_settled, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import Place, QueueName, Runs
-    from cassieq_spark.model.offset import LeasedRuns
     from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.fetch import Planned
-    from cassieq_spark.queue.get.claim import Claimed
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.source.admission import Limits
     from cassieq_spark.spark.source.renewal import Renewal
     from cassieq_spark.store.cas import Stored
 
 _logger = get_logger("spark")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one micro-batch.
+
+    Attributes:
+        at_most: The most messages.
+        at_most_bytes: The most bytes, as stored; None: no limit.
+        at_least: Wait until this many are visible, or ``wait_s`` since some are; 0: do not wait.
+    """
+
+    at_most: int = ID_LIMIT
+    at_most_bytes: int | None = None
+    at_least: int = 0
+    wait_s: float = 0
+
+
 class OneQueue:
-    """What one run of a query does with one queue. Used by one thread at a time.
+    """What one run of a query does with one queue. Used in the engine's event loop only.
 
     Attributes:
         lane: The first lane of the queue.
@@ -58,6 +75,7 @@ class OneQueue:
     ) -> None:
         self.lane = lane
         self._renewal = renewal
+        self._options = options
         self._acks = options.ack_mode == "commit"
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
@@ -68,7 +86,7 @@ class OneQueue:
             run=run,
             visibility_us=self._visibility_us,
         )
-        self._replay = Replay(lane, options, renewal, run=run, visibility_us=self._visibility_us)
+        self._ours = TakeOver(run=run, visibility_us=self._visibility_us)
         self._rows: dict[Place, Stored[Bucket]] = {}
 
     @property
@@ -148,8 +166,83 @@ class OneQueue:
         return all(row is not None and row.value.is_behind_reader for row in rows)
 
     async def plan(self, leases: tuple[LeasedRuns, ...], seq: int) -> list[Planned]:
-        """The messages of a batch that an earlier run has logged; see `Replay.plan`."""
-        return await self._replay.plan(leases, seq)
+        """Take over what is still there of a batch that an earlier run has logged.
+
+        Args:
+            leases: The batch's leases of this queue.
+            seq: The number of the batch, for the log.
+
+        Returns:
+            The messages to read again, under this run's leases.
+
+        Raises:
+            LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
+            DataLoss: The queue was purged, and ``failOnDataLoss`` is true.
+        """
+        by_place: dict[Place, list[LeasedRuns]] = {}
+        for leased in leases:
+            by_place.setdefault(leased.place, []).append(leased)
+
+        async def one(place: Place) -> Stored[Bucket] | None:
+            ids = frozenset(leased.lease_id for leased in by_place[place])
+            row = await take_over(self.lane.sibling(place.lane), place.bucket, ids, self._ours)
+            ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
+            if ours:
+                # Before the others are there: one may wait for the store for long (I2) [T5].
+                held = frozenset(lease.lease_id for lease in ours)
+                until_us = min(lease.until_us for lease in ours)
+                self._renewal.hold(
+                    self.lane,
+                    {place: held},
+                    visibility_us=self._visibility_us,
+                    until_us=until_us,
+                )
+            return row
+
+        rows = await each_bucket(self.lane, one, by_place)
+        lanes = {place.lane for place in by_place} or {self.lane.lane_id}
+        low = {lane: (await self.lane.sibling(lane).read_pointers()).repair for lane in lanes}
+        # A row below the repair pointer is a ghost of a bucket that was dropped (G5, ADR 11).
+        rows = {at: row if at.bucket >= low[at.lane] else None for at, row in rows.items()}
+        self._renewal.drop(
+            {
+                at: [one.lease_id for one in some]
+                for at, some in by_place.items()
+                if at.bucket < low[at.lane]
+            }
+        )
+        plan: list[Planned] = []
+        for leased in leases:
+            row = rows[leased.place]
+            lease = None if row is None else row.value.lease(leased.lease_id)
+            runs = None if lease is None else lease.runs & leased.runs
+            if row is None or lease is None or not runs:
+                is_gone = leased.place.bucket < low[leased.place.lane]
+                purged = EMPTY if row is None else row.value.purged & leased.runs
+                if purged:
+                    self._purged(leased.place, purged.count)
+                elif self._acks and not _is_rejected(row, leased):
+                    self._lose(leased, is_gone=is_gone)
+                # Else what is missing was settled, before a crash kept Spark from committing.
+                continue
+            plan.append(
+                Planned(
+                    lane=leased.place.lane,
+                    bucket=leased.place.bucket,
+                    runs=runs,
+                    delivery_count=lease.delivery_count,
+                    lease_id=lease.lease_id,
+                    revisions=row.value.revisions_of(runs),
+                )
+            )
+        event(
+            _logger,
+            "batch_replayed",
+            queue=self.lane.queue,
+            seq=seq,
+            messages=sum(planned.runs.count for planned in plan),
+        )
+        return plan
 
     async def ack(self, leases: tuple[LeasedRuns, ...], delivered: Mapping[UUID, Runs]) -> None:
         """Ack the messages of a batch; with ``ackMode`` manual, count those that were settled.
@@ -195,6 +288,42 @@ class OneQueue:
             event(_logger, "bucket_unreachable", queue=self.name, error=str(error))
             return []
 
+    def _lose(self, leased: LeasedRuns, *, is_gone: bool) -> None:
+        """Leave out a lease that a replay names and that does not exist any more.
+
+        Its messages were acked by somebody, or are somebody's later delivery: they are left out,
+        and never claimed again under another id for this offset [P11]. A dropped bucket counts as
+        acked: nothing was lost, and failing would fail every restart [P12].
+        """
+        metrics.LEASES_LOST.inc(self.lane.queue)
+        lane, bucket = self.lane.sibling(leased.place.lane), leased.place.bucket
+        event(
+            _logger,
+            "lease_lost_on_replay",
+            **lane.as_fields(bucket),
+            messages=leased.runs.count,
+            dropped=is_gone,
+        )
+        if self._options.on_lease_lost == "fail" and not is_gone:
+            raise LeaseLost(
+                f"{leased.runs.count} messages of {lane.bucket_title(bucket)} were delivered to "
+                "another consumer while this query was down for longer than its visibility "
+                "timeout. Set onLeaseLost to 'skip' to go on without them (they are processed "
+                "elsewhere), and set a longer visibilityTimeout"
+            )
+
+    def _purged(self, place: Place, messages: int) -> None:
+        """Report that a purge has dropped messages of a batch that was not committed yet."""
+        lane = self.lane.sibling(place.lane)
+        if self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"queue {self.lane.queue!r} was purged while this query was down: {messages} "
+                f"messages of {lane.bucket_title(place.bucket)}, which are in the query's batch, "
+                "are gone. Start with a new checkpoint, or set failOnDataLoss to false to go on "
+                "without them"
+            )
+        event(_logger, "batch_purged", **lane.as_fields(place.bucket), messages=messages)
+
 
 def ids_by_bucket(claimed: list[Claimed]) -> dict[Place, frozenset[UUID]]:
     """The leases of some claims."""
@@ -207,3 +336,8 @@ def ids_by_bucket(claimed: list[Claimed]) -> dict[Place, frozenset[UUID]]:
 def messages(claimed: list[Claimed]) -> int:
     """How many messages were claimed."""
     return sum(one.lease.runs.count for one in claimed)
+
+
+def _is_rejected(row: Stored[Bucket] | None, leased: LeasedRuns) -> bool:
+    """Whether the query's program has rejected all of it. No delivery of it comes any more."""
+    return row is not None and leased.runs.issubset(rejected(row.value))

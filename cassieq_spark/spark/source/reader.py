@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
+from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, spread
-from cassieq_spark.spark.source.admission import Limits, read_limit
 from cassieq_spark.spark.source.one_load import OneLoad
 
 if TYPE_CHECKING:
@@ -58,11 +63,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``start`` is in Spark's commit log already (Spark 4.2, 4.3), so acking it is safe.
         """
         self._load.starts()
-        return self._plan().latest(start, Limits.of(self._options, limit))
+        planner = self._plan()
+        return planner.latest(start, planner.limits(limit))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """How far this query is behind, for its progress; see `spark.lag.Lag.report`."""
-        return self._plan().lag.report()
+        """How far this query is behind, for its progress; see `Lag.report`."""
+        return self._plan().report()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Set the target: every id that has been handed out by now."""
@@ -82,10 +88,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition. Runs in tasks, as often as they run: the same rows each time (I8)."""
-        from cassieq_spark.spark.partition_reader import read_partition  # noqa: PLC0415 - tasks only
-
         if isinstance(partition, PlannedPartition):
-            yield from read_partition(partition)
+            yield from partition.read()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ack. It comes one batch late, never for the last one; `latestOffset` acks first."""
@@ -106,3 +110,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             environment.tell_if_slow()
             self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner
+
+
+def read_limit(options: SourceOptions) -> ReadLimit:
+    """The limit that Spark has to pass back with each trigger.
+
+    Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
+    only says that there are limits, and `Planner.limits` knows them.
+    """
+    has_limits = (
+        options.max_messages_per_trigger
+        or options.max_bytes_per_trigger
+        or options.min_messages_per_trigger
+    )
+    at_most = options.max_messages_per_trigger or ID_LIMIT
+    return ReadMaxRows(at_most) if has_limits else ReadAllAvailable()

@@ -5,26 +5,26 @@ Open this to see what a query does when a queue appears, is deleted, or is re-cr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from cassieq_spark.errors import DataLoss, QueueDeleted, QueueNotFound, StoreError
+from cassieq_spark.errors import CassieqError, DataLoss, QueueDeleted, QueueNotFound, StoreError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.options import arguments
+from cassieq_spark.options import QueueSettings, SourceOptions, arguments
 from cassieq_spark.queue.find import find_row, lane_of, lanes_of, open_lane, rows_at_home
 from cassieq_spark.spark.source.one_queue import OneQueue
-from cassieq_spark.store import portal
-from cassieq_spark.store.tables.queues import QueueStatus
+from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
     from uuid import UUID
 
     from cassieq_spark.model.ids import LaneId, QueueName
     from cassieq_spark.model.offset import SourceOffset
-    from cassieq_spark.options import QueueSettings, SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
     from cassieq_spark.store.store import Store
-    from cassieq_spark.store.tables.queues import QueueRow
+
+T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 30.0
 """How often a query looks for queues that have come or gone."""
@@ -39,14 +39,10 @@ _logger = get_logger("spark")
 
 
 class Subscription:
-    """The queues of one run of a query. Used by one thread.
+    """The queues of one run of a query.
 
     With option ``queue`` it is that queue, and its deletion is the query's end. With ``queues`` or
     ``queuePattern``, a queue that was deleted drops out, if ``failOnDataLoss`` is false.
-
-    Raises:
-        QueueNotFound: A named queue does not exist.
-        OptionInvalid: A named queue does not have the priority ``minPriority``.
     """
 
     def __init__(
@@ -61,10 +57,19 @@ class Subscription:
         self._unsubscribed: dict[QueueName, OneQueue] = {}
         self._told: set[LaneId] = set()
         self._is_fixed = self._selection.is_one
-        for lane in portal.run(lanes_of(store, list(self._selection.names) or None)):
+        self._due = 0.0
+
+    async def begin(self) -> None:
+        """Find the queues.
+
+        Raises:
+            QueueNotFound: A named queue does not exist.
+            OptionInvalid: A named queue does not have the priority ``minPriority``.
+        """
+        for lane in await lanes_of(self._store, list(self._selection.names) or None):
             if self._is_to_read(lane.queue, lane.settings):
                 self._add(lane)
-        self._due = store.clock.monotonic() + LOOK_EVERY_S
+        self._due = self._store.clock.monotonic() + LOOK_EVERY_S
 
     @property
     def is_one(self) -> bool:
@@ -77,20 +82,18 @@ class Subscription:
         # A copy at once: an ack beside a claim may drop one meanwhile.
         return sorted(self._queues.values(), key=lambda queue: queue.name)
 
-    def aim_at_now(self) -> None:
+    async def aim_at_now(self) -> None:
         """Read only what is in the queues of this moment (``Trigger.AvailableNow``).
 
         Raises:
             QueueDeleted, DataLoss: See `drop`.
         """
         self._is_fixed = True
-        for queue in self.queues:
-            try:
-                portal.run(queue.aim_at_now())
-            except QueueDeleted as error:
-                self.drop(queue, error)
+        for _, error in await self.each(OneQueue.aim_at_now, self.queues):
+            if error is not None:
+                raise error
 
-    def look_again(self) -> None:
+    async def look_again(self) -> None:
         """Find queues that have come or gone, every `LOOK_EVERY_S`.
 
         Raises:
@@ -101,7 +104,7 @@ class Subscription:
             return
         self._due = now + LOOK_EVERY_S
         try:
-            rows = {row.name: row for row in self._matching()}
+            rows = {row.name: row for row in await self._matching()}
         except StoreError as error:
             # What is known goes on; the next look finds what came meanwhile.
             event(_logger, "queues_unknown", queues=str(self._selection), error=str(error))
@@ -114,6 +117,23 @@ class Subscription:
             if name not in self._queues:
                 self._add(lane_of(self._store, row))
                 event(_logger, "queue_joined", queue=name)
+
+    async def each(
+        self, work: Callable[[OneQueue], Awaitable[T]], queues: Iterable[OneQueue]
+    ) -> list[tuple[OneQueue, T | CassieqError]]:
+        """Do some work for each queue, side by side; one that was deleted drops out.
+
+        Raises:
+            QueueDeleted, DataLoss: See `drop`.
+        """
+        todo = list(queues)
+        found: list[tuple[OneQueue, T | CassieqError]] = []
+        for queue, one in zip(todo, await self._store.session.each(work, todo), strict=True):
+            if isinstance(one, QueueDeleted):
+                self.drop(queue, one)
+            else:
+                found.append((queue, one))
+        return found
 
     def drop(self, queue: OneQueue, error: QueueDeleted) -> None:
         """Go on without a queue that was deleted.
@@ -133,7 +153,7 @@ class Subscription:
             f"go on with the others, or {GO_ON} without it",
         )
 
-    def of(self, offset: SourceOffset) -> dict[QueueName, OneQueue]:
+    async def of(self, offset: SourceOffset) -> dict[QueueName, OneQueue]:
         """The queues of an offset that are still what they were when it was written.
 
         An offset's batch is read and acked whatever the options of this run say: it may name queues
@@ -149,20 +169,20 @@ class Subscription:
             if queue is None and not self._selection.has(name):
                 if name not in by_queue:
                     continue
-                queue = self._former(name)
+                queue = await self._former(name)
             if queue is not None and queue.lane.lane_id == lane_id:
                 found[name] = queue
             elif queue is None:
                 self._left(
                     name,
                     lane_id,
-                    self._of_another_keyspace(name, lane_id)
+                    await self._of_another_keyspace(name, lane_id)
                     or f"queue {name!r} was deleted since this checkpoint was written, and its "
                     f"messages are gone. Start with a new checkpoint, or {GO_ON} without it",
                 )
             elif self._is_news(
                 lane_id,
-                self._of_another_keyspace(name, lane_id)
+                await self._of_another_keyspace(name, lane_id)
                 or f"queue {name!r} was deleted and created again since this checkpoint was "
                 "written, and its former messages are gone. Start with a new checkpoint, or "
                 f"{GO_ON} with the new queue",
@@ -170,13 +190,10 @@ class Subscription:
                 event(_logger, "queue_recreated", queue=name)
         return found
 
-    def _of_another_keyspace(self, name: QueueName, lane_id: LaneId) -> str | None:
+    async def _of_another_keyspace(self, name: QueueName, lane_id: LaneId) -> str | None:
         """Say so if a lane was never in this keyspace; a lane that was deleted leaves a mark."""
         lane, keyspace = self._store.lane(lane_id), self._store.session.keyspace
-        if (
-            portal.run(lane.pointers.read()).is_deleted
-            or portal.run(lane.monotons.read()) is not None
-        ):
+        if (await lane.pointers.read()).is_deleted or await lane.monotons.read() is not None:
             return None
         return (
             f"this checkpoint was written by a query on another keyspace or cluster: its queue "
@@ -184,23 +201,23 @@ class Subscription:
             f"the keyspace of that query, or with a new checkpoint"
         )
 
-    def _former(self, name: QueueName) -> OneQueue | None:
+    async def _former(self, name: QueueName) -> OneQueue | None:
         """A queue that only a logged batch names."""
         if name not in self._unsubscribed:
             try:
-                lane = portal.run(open_lane(self._store, name))
+                lane = await open_lane(self._store, name)
             except QueueNotFound:
                 return None
             self._unsubscribed[name] = self._open(lane)
         return self._unsubscribed[name]
 
-    def _matching(self) -> list[QueueRow]:
+    async def _matching(self) -> list[QueueRow]:
         """The rows of the queues that exist now, of those that are to be read."""
         if self._selection.names:
-            found = [portal.run(find_row(self._store, name)) for name in self._selection.names]
+            found = [await find_row(self._store, name) for name in self._selection.names]
             rows = [one.value for one in found if one is not None]
             return [row for row in rows if row.status is QueueStatus.ACTIVE]
-        rows = portal.run(rows_at_home(self._store, QueueStatus.ACTIVE))
+        rows = await rows_at_home(self._store, QueueStatus.ACTIVE)
         return [row for row in rows if self._is_to_read(row.name, row.settings)]
 
     def _is_to_read(self, name: QueueName, settings: QueueSettings) -> bool:

@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from cassieq_spark.model.pointer import MINUTE_US
+from cassieq_spark.spark.columns import arrow_schema
 from cassieq_spark.spark.schema import ALL, SCHEMA
 
 if TYPE_CHECKING:
@@ -32,12 +32,21 @@ if TYPE_CHECKING:
 
 ROWS_TOGETHER: Final = 1_000
 
-_TEXT: Final = StringType()
-_NUMBER: Final = LongType()
-_COUNTS: Final = MapType(StringType(), LongType())
 _RUN: Final = StructType([StructField("first", LongType()), StructField("last", LongType())])
 
-_KINDS: Final[dict[type[DataType], type[str | int]]] = {
+_KINDS: Final[dict[str, DataType]] = {
+    "string": StringType(),
+    "long": LongType(),
+    "int": IntegerType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+    "by_text": MapType(StringType(), LongType()),
+    "by_int": MapType(IntegerType(), LongType()),
+    "runs": ArrayType(_RUN),
+}
+
+_FILTERED: Final[dict[type[DataType], type[str | int]]] = {
     StringType: str,
     LongType: int,
     IntegerType: int,
@@ -88,20 +97,27 @@ class View:
         return "a queue" if self.name == "messages" else f"the {self.name} view"
 
 
-def _fact(name: str, kind: DataType, path: str = "") -> Column:
-    get = attrgetter(path or name)
-    return Column(name, kind, lambda _, facts: get(facts))
+def _facts(text: str) -> list[Column]:
+    """Columns, each as ``name kind``, or ``name kind path`` if the facts have it elsewhere.
+
+    A path that ends with a dot is of the object that has it by the same name.
+    """
+    return [_fact(*one.split()) for one in text.split(",")]
 
 
-_QUEUE: Final = Column("queue", _TEXT, lambda queue, _: queue)
+def _fact(name: str, kind: str, path: str = "") -> Column:
+    get = attrgetter(path + name if path.endswith(".") else path or name)
+    return Column(name, _KINDS[kind], lambda _, facts: get(facts))
 
 
 def _of_facts(name: str, ids: Iterable[str], *parts: Column) -> View:
-    schema = StructType([StructField(one.name, one.kind) for one in parts])
+    parts = (Column("queue", _KINDS["string"], lambda queue, _: queue), *parts)
     return View(
         name=name,
-        schema=schema,
-        filtered={one.name: _KINDS[type(one.kind)] for one in parts if type(one.kind) in _KINDS},
+        schema=StructType([StructField(one.name, one.kind) for one in parts]),
+        filtered={
+            one.name: _FILTERED[type(one.kind)] for one in parts if type(one.kind) in _FILTERED
+        },
         ids=frozenset(ids),
         columns={one.name: one for one in parts},
     )
@@ -119,32 +135,22 @@ def _pointer(which: str) -> Callable[[str, Any], object]:
     return lambda _, facts: None if facts.pointers is None else get(facts.pointers)
 
 
+_POINTERS: Final = (
+    Column("reader_bucket", _KINDS["long"], _pointer("reader")),
+    Column("repair_bucket", _KINDS["long"], _pointer("repair")),
+    Column("leases_checked_until", _KINDS["timestamp"], _minute),
+)
+
 BUCKETS: Final = _of_facts(
     "buckets",
     ("first_id", "last_id"),
-    _QUEUE,
-    _fact("lane", _TEXT),
-    _fact("priority", IntegerType()),
-    _fact("bucket", _NUMBER),
-    _fact("status", _TEXT),
-    _fact("first_id", _NUMBER),
-    _fact("last_id", _NUMBER),
-    _fact("messages", _NUMBER),
-    _fact("fresh", _NUMBER),
-    _fact("returned", _NUMBER),
-    _fact("leased", _NUMBER),
-    _fact("delayed", _NUMBER),
-    _fact("dead", _NUMBER),
-    _fact("acked", _NUMBER),
-    _fact("updated", _NUMBER),
-    _fact("leases", _NUMBER),
-    _fact("consumers", _COUNTS),
-    _fact("stored_bytes", _NUMBER),
-    _fact("changed_at", TimestampType(), "changed_us"),
-    _fact("sink_id", _TEXT),
-    _fact("epoch", _NUMBER),
-    _fact("block_end", _NUMBER),
-    _fact("row_version", _NUMBER),
+    *_facts(
+        "lane string, priority int, bucket long, status string, first_id long, last_id long, "
+        "messages long, fresh long, returned long, leased long, delayed long, dead long, "
+        "acked long, updated long, leases long, consumers by_text, stored_bytes long, "
+        "changed_at timestamp changed_us, sink_id string, epoch long, block_end long, "
+        "row_version long"
+    ),
 )
 
 LOOKED_INTO: Final = frozenset({"messages", "fresh", "delayed", "stored_bytes"})
@@ -153,22 +159,14 @@ LOOKED_INTO: Final = frozenset({"messages", "fresh", "delayed", "stored_bytes"})
 LEASES: Final = _of_facts(
     "leases",
     ("first_id", "last_id"),
-    _QUEUE,
-    _fact("lane", _TEXT),
-    _fact("priority", IntegerType()),
-    _fact("bucket", _NUMBER),
-    _fact("consumer", _TEXT),
-    _fact("lease_id", _TEXT),
-    _fact("run", _TEXT),
-    _fact("messages", _NUMBER),
-    _fact("delivery_count", IntegerType()),
-    _fact("until", TimestampType(), "until_us"),
-    _fact("is_expired", BooleanType()),
-    _fact("first_id", _NUMBER),
-    _fact("last_id", _NUMBER),
+    *_facts(
+        "lane string, priority int, bucket long, consumer string, lease_id string, run string, "
+        "messages long, delivery_count int, until timestamp until_us, is_expired boolean, "
+        "first_id long, last_id long"
+    ),
     Column(
         "id_runs",
-        ArrayType(_RUN),
+        _KINDS["runs"],
         lambda _, facts: [{"first": first, "last": last} for first, last in facts.id_runs],
     ),
 )
@@ -176,69 +174,40 @@ LEASES: Final = _of_facts(
 QUEUES: Final = _of_facts(
     "queues",
     (),
-    _QUEUE,
-    _fact("status", _TEXT, "row.status.value"),
-    _fact("created_at", TimestampType(), "row.created_us"),
-    _fact("home_datacenter", _TEXT, "row.home_datacenter"),
-    _fact("bucket_size", _NUMBER, "row.settings.bucket_size"),
-    _fact("priorities", IntegerType(), "row.settings.priorities"),
-    _fact("shards", IntegerType(), "row.settings.shards"),
-    _fact("fairness", DoubleType(), "row.settings.fairness"),
-    _fact("schedule_after_s", DoubleType(), "row.settings.schedule_after_s"),
-    _fact("schedule_period_s", DoubleType(), "row.settings.schedule_period_s"),
-    _fact("visibility_timeout_s", DoubleType(), "row.settings.visibility_timeout_s"),
-    _fact("max_deliveries", IntegerType(), "row.settings.max_deliveries"),
-    _fact("dead_letter_queue", _TEXT, "row.settings.dead_letter_queue"),
-    _fact("repair_timeout_s", DoubleType(), "row.settings.repair_timeout_s"),
-    _fact("linger_s", DoubleType(), "row.settings.linger_s"),
-    _fact("gap_timeout_s", DoubleType(), "row.settings.gap_timeout_s"),
-    _fact("retention_s", DoubleType(), "row.settings.retention_s"),
-    _fact("dead_letter_expired", BooleanType(), "row.settings.dead_letter_expired"),
-    _fact("dedup_window_s", DoubleType(), "row.settings.dedup_window_s"),
-    _fact("next_id", _NUMBER),
-    Column("reader_bucket", _NUMBER, _pointer("reader")),
-    Column("repair_bucket", _NUMBER, _pointer("repair")),
-    Column("leases_checked_until", TimestampType(), _minute),
-    Column("lane", _TEXT, lambda _, facts: str(facts.row.lanes[0])),
+    *_facts(
+        "status string row.status.value, created_at timestamp row.created_us, "
+        "home_datacenter string row., bucket_size long row.settings., "
+        "priorities int row.settings., shards int row.settings., fairness double row.settings., "
+        "schedule_after_s double row.settings., schedule_period_s double row.settings., "
+        "visibility_timeout_s double row.settings., max_deliveries int row.settings., "
+        "dead_letter_queue string row.settings., repair_timeout_s double row.settings., "
+        "linger_s double row.settings., gap_timeout_s double row.settings., "
+        "retention_s double row.settings., dead_letter_expired boolean row.settings., "
+        "dedup_window_s double row.settings., next_id long"
+    ),
+    *_POINTERS,
+    Column("lane", _KINDS["string"], lambda _, facts: str(facts.row.lanes[0])),
 )
 
 LANES: Final = _of_facts(
     "lanes",
     (),
-    _QUEUE,
-    _fact("lane", _TEXT),
-    _fact("priority", IntegerType()),
-    _fact("shard", IntegerType()),
-    _fact("due_from", TimestampType(), "due_us"),
-    _fact("next_id", _NUMBER),
-    Column("reader_bucket", _NUMBER, _pointer("reader")),
-    Column("repair_bucket", _NUMBER, _pointer("repair")),
-    Column("leases_checked_until", TimestampType(), _minute),
-    _fact("visible", _NUMBER),
+    *_facts("lane string, priority int, shard int, due_from timestamp due_us, next_id long"),
+    *_POINTERS,
+    *_facts("visible long"),
 )
 
 STATS: Final = _of_facts(
     "stats",
     (),
-    _QUEUE,
-    _fact("visible", _NUMBER),
-    _fact("by_priority", MapType(IntegerType(), LongType())),
-    _fact("invisible", _NUMBER),
-    _fact("delayed", _NUMBER),
-    _fact("dead", _NUMBER),
-    _fact("oldest_age_s", DoubleType(), "oldest_age"),
-    _fact("buckets", _COUNTS),
-    _fact("consumers", _COUNTS),
-    _fact("applied_lwts", _NUMBER),
+    *_facts(
+        "visible long, by_priority by_int, invisible long, delayed long, dead long, "
+        "oldest_age_s double oldest_age, buckets by_text, consumers by_text, applied_lwts long"
+    ),
 )
 
 SCHEDULED: Final = _of_facts(
-    "scheduled",
-    (),
-    _QUEUE,
-    _fact("due_from", TimestampType()),
-    _fact("priority", IntegerType()),
-    _fact("messages", _NUMBER),
+    "scheduled", (), *_facts("due_from timestamp, priority int, messages long")
 )
 
 _LANE: Final = StructType(ALL.fields[len(SCHEMA) :])
@@ -260,20 +229,11 @@ DEAD: Final = View(
         [
             *(SCHEMA[name] for name in (*_OF_A_MESSAGE, "enqueued_at", "delivery_count")),
             StructField("died_at", TimestampType()),
-            StructField("reason", StringType()),
-            StructField("set_id", StringType()),
-            StructField("target", StringType()),
+            *(StructField(name, StringType()) for name in ("reason", "set_id", "target")),
         ]
     ),
-    filtered={
-        "queue": str,
-        "bucket": int,
-        "id": int,
-        "reason": str,
-        "set_id": str,
-        "target": str,
-    },
-    ids=frozenset({"id"}),
+    filtered={**MESSAGES.filtered, "reason": str, "set_id": str, "target": str},
+    ids=MESSAGES.ids,
     columns={},
     more=_LANE,
 )
@@ -283,16 +243,11 @@ VIEWS: Final = {
 }
 
 
-def arrow_schema(view: View, names: tuple[str, ...]) -> pa.Schema:
-    """The schema that Spark checks a source's record batches against, exactly (4.2, 4.3)."""
-    return to_arrow_schema(StructType([view.all[name] for name in names]), timezone="UTC")
-
-
 def batches(
     view: View, names: tuple[str, ...], rows: Iterable[tuple[str, object]]
 ) -> Iterator[pa.RecordBatch]:
     """Turn facts, each with its queue's name, into record batches of up to 1,000 rows."""
-    schema = arrow_schema(view, names)
+    schema = arrow_schema(names, view.all)
     of = [view.columns[name].of for name in names]
     some: list[tuple[str, object]] = []
     for row in rows:

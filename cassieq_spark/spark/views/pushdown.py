@@ -1,4 +1,4 @@
-"""Work out what a query's filters let through: which buckets, which ids, which rows (issue 5)."""
+"""Work out what a query's filters let through: which buckets, which ids, which rows."""
 
 from __future__ import annotations
 

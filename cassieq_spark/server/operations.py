@@ -1,0 +1,258 @@
+"""All that can be asked of the gateway, each with the right that it needs: one table for each door.
+
+Routes, checks of rights, labels of metrics and the OpenAPI document are made of these tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from cassieq_spark.model.rights import Right
+from cassieq_spark.server.rest import answers, keys, messages, models, queues, receipts
+from cassieq_spark.server.rest.fields import Nothing
+from cassieq_spark.server.sqs import messages as sqs_messages
+from cassieq_spark.server.sqs import moves
+from cassieq_spark.server.sqs import queues as sqs_queues
+from cassieq_spark.server.sqs.messages import SEND, each, one
+from cassieq_spark.server.sqs.protocol import Kind, Parameters, batch_of, parameters
+from cassieq_spark.server.ui import messages as ui_messages
+from cassieq_spark.server.ui import queues as ui_queues
+from cassieq_spark.server.ui import session
+from cassieq_spark.server.ui.page import Form
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pydantic import BaseModel
+
+    Run = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked.
+
+    Attributes:
+        name: Unique in its door.
+        right: What its caller must be allowed on the queue that it names, or on some queue. To
+            name a queue as the target of messages, a caller needs ``put`` on that one, too. None:
+            nothing.
+        run: Does it for a `Call` of its door.
+        leases: Whether it leases messages: they are given back if its caller goes away.
+    """
+
+    name: str
+    right: Right | None
+    run: Run
+    _: KW_ONLY
+    leases: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Operation):
+    """One action of SQS."""
+
+    right: Right
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class AtAddress(Operation):
+    """One thing that is asked by method and path.
+
+    Attributes:
+        at: Both; the path is below the prefix of the door. ``{queue}`` and others are parameters.
+    """
+
+    at: str
+
+    @property
+    def method(self) -> str:
+        """The method."""
+        return self.at.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """The path."""
+        return self.at.partition(" ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class RestOperation(AtAddress):
+    """One operation of REST.
+
+    Attributes:
+        answers: The model of each good status, the usual one first; None: it has no body.
+        body: The model of a body of JSON; a text says what the bytes of another body are, which may
+            be unsigned. None: there is no body.
+        errors: The statuses of its problems, besides those that every operation has.
+    """
+
+    right: Right
+    answers: dict[int, type[BaseModel] | None]
+    _: KW_ONLY
+    query: type[BaseModel] = Nothing
+    body: type[BaseModel] | str | None = None
+    errors: tuple[int, ...] = (404,)
+
+    @property
+    def doc(self) -> str:
+        """A sentence that says what it does; further ones are details."""
+        return " ".join((self.run.__doc__ or "").split())
+
+    @property
+    def is_body_needed(self) -> bool:
+        """Whether an empty body is wrong: it lacks a field that the model needs."""
+        return isinstance(self.body, type) and any(
+            field.is_required() for field in self.body.model_fields.values()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page(AtAddress):
+    """One page for people, or a form of one.
+
+    Attributes:
+        parameters: The model of the query of a GET, or of the form of a POST.
+        is_open: Whether one needs no login.
+    """
+
+    parameters: type[BaseModel] = Nothing
+    _: KW_ONLY
+    is_open: bool = False
+
+
+QUEUE: Final = "/queues/{queue}"
+MESSAGES: Final = f"{QUEUE}/messages"
+RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
+
+# fmt: off
+OPERATIONS: Final = (
+    RestOperation("listQueues", Right.INFO, queues.list_queues, "GET /queues",
+                  {200: answers.QueueNames}, query=models.Page, errors=()),
+    RestOperation("createQueue", Right.CREATE, queues.create, f"PUT {QUEUE}",
+                  {201: answers.Queue, 200: answers.Queue}, body=models.NewQueue,
+                  errors=(404, 409)),
+    RestOperation("getQueue", Right.INFO, queues.show, f"GET {QUEUE}", {200: answers.Queue}),
+    RestOperation("alterQueue", Right.CREATE, queues.alter, f"PATCH {QUEUE}",
+                  {200: answers.Queue}, body=models.QueueChange, errors=(404, 409)),
+    RestOperation("deleteQueue", Right.DELETE, queues.delete, f"DELETE {QUEUE}", {204: None},
+                  query=models.Deletion, errors=(404, 409)),
+    RestOperation("getStatistics", Right.INFO, queues.statistics, f"GET {QUEUE}/statistics",
+                  {200: answers.Statistics}),
+    RestOperation("purgeQueue", Right.PURGE, queues.purge, f"POST {QUEUE}/purge",
+                  {200: answers.Purged}),
+
+    RestOperation("putMessage", Right.PUT, messages.put, f"POST {MESSAGES}",
+                  {201: answers.Put, 200: answers.Put}, query=models.PutOne, body=messages.BODY),
+    RestOperation("putMessages", Right.PUT, messages.put_many, f"POST {MESSAGES}/batch",
+                  {200: answers.PutResults}, body=models.PutMany),
+    RestOperation("nextMessages", Right.READ, messages.next_messages, f"POST {MESSAGES}/next",
+                  {200: answers.Messages, 204: None}, query=models.Next, leases=True),
+    RestOperation("peekMessages", Right.READ, messages.peek, f"GET {MESSAGES}",
+                  {200: answers.Messages}, query=models.Peek),
+    RestOperation("ackMessage", Right.ACK, receipts.ack_one, f"DELETE {RECEIPT}", {204: None},
+                  errors=(404, 409)),
+    RestOperation("updateMessage", Right.UPDATE, receipts.update_one, f"PUT {RECEIPT}",
+                  {200: answers.NewReceipt}, query=models.Update,
+                  body="The bytes of the message.", errors=(404, 409)),
+    RestOperation("ackMessages", Right.ACK, receipts.ack, f"POST {QUEUE}/ack",
+                  {200: answers.Verdicts}, body=models.Ack),
+    RestOperation("extendMessages", Right.ACK, receipts.extend, f"POST {QUEUE}/extend",
+                  {200: answers.Verdicts}, body=models.Extend),
+    RestOperation("releaseMessages", Right.ACK, receipts.release, f"POST {QUEUE}/release",
+                  {200: answers.Verdicts}, body=models.Release),
+    RestOperation("rejectMessages", Right.ACK, receipts.reject, f"POST {QUEUE}/reject",
+                  {200: answers.Verdicts}, body=models.Reject),
+    RestOperation("updateMessages", Right.UPDATE, receipts.update, f"POST {QUEUE}/update",
+                  {200: answers.Verdicts}, body=models.UpdateMany),
+    RestOperation("listDeadLetters", Right.READ, messages.show_letters,
+                  f"GET {QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
+    RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, f"POST {QUEUE}/redrive",
+                  {200: answers.Redriven}, body=models.Redrive),
+
+    RestOperation("listKeys", Right.ADMIN, keys.list_keys, "GET /keys", {200: answers.Keys}),
+    RestOperation("createKey", Right.ADMIN, keys.create, "POST /keys", {201: answers.MadeKey},
+                  body=models.Grants, errors=(404, 409)),
+    RestOperation("rotateKey", Right.ADMIN, keys.rotate, "POST /keys/{key}/rotate",
+                  {201: answers.MadeKey}, errors=(404, 409)),
+    RestOperation("changeKey", Right.ADMIN, keys.change, "PATCH /keys/{key}", {204: None},
+                  body=models.KeyChange),
+    RestOperation("deleteKey", Right.ADMIN, keys.delete, "DELETE /keys/{key}", {204: None}),
+    RestOperation("signToken", Right.ADMIN, keys.sign, "POST /tokens", {200: answers.SignedToken},
+                  body=models.NewToken),
+)
+
+_PAGE: Final = {"NextToken": Kind.TEXT, "MaxResults": Kind.WHOLE}
+_ACTIONS: Final = (
+    Action("SendMessage", Right.PUT, one(sqs_messages.send),
+           parameters("QueueUrl", "MessageBody", **SEND)),
+    Action("SendMessageBatch", Right.PUT, each(sqs_messages.send_batch),
+           batch_of("MessageBody", **SEND)),
+    Action("ReceiveMessage", Right.READ, sqs_messages.receive, parameters(
+        "QueueUrl", AttributeNames=Kind.TEXTS, MessageSystemAttributeNames=Kind.TEXTS,
+        MessageAttributeNames=Kind.TEXTS, MaxNumberOfMessages=Kind.WHOLE,
+        VisibilityTimeout=Kind.WHOLE, WaitTimeSeconds=Kind.WHOLE,
+        ReceiveRequestAttemptId=Kind.TEXT), leases=True),
+    Action("DeleteMessage", Right.ACK, one(sqs_messages.delete),
+           parameters("QueueUrl", "ReceiptHandle")),
+    Action("DeleteMessageBatch", Right.ACK, each(sqs_messages.delete), batch_of("ReceiptHandle")),
+    Action("ChangeMessageVisibility", Right.ACK, one(sqs_messages.change_visibility), parameters(
+        "QueueUrl", "ReceiptHandle", "VisibilityTimeout", VisibilityTimeout=Kind.WHOLE)),
+    Action("ChangeMessageVisibilityBatch", Right.ACK, each(sqs_messages.change_visibility),
+           batch_of("ReceiptHandle", VisibilityTimeout=Kind.WHOLE)),
+
+    Action("CreateQueue", Right.CREATE, sqs_queues.create,
+           parameters("QueueName", Attributes=Kind.MAP, tags=Kind.MAP)),
+    Action("GetQueueUrl", Right.INFO, sqs_queues.get_url,
+           parameters("QueueName", QueueOwnerAWSAccountId=Kind.TEXT)),
+    Action("ListQueues", Right.INFO, sqs_queues.list_queues,
+           parameters(QueueNamePrefix=Kind.TEXT, **_PAGE)),
+    Action("ListDeadLetterSourceQueues", Right.INFO, sqs_queues.list_sources,
+           parameters("QueueUrl", **_PAGE)),
+    Action("DeleteQueue", Right.DELETE, sqs_queues.delete, parameters("QueueUrl")),
+    Action("PurgeQueue", Right.PURGE, sqs_queues.purge, parameters("QueueUrl")),
+    Action("GetQueueAttributes", Right.INFO, sqs_queues.get_attributes,
+           parameters("QueueUrl", AttributeNames=Kind.TEXTS)),
+    Action("SetQueueAttributes", Right.CREATE, sqs_queues.set_attributes,
+           parameters("QueueUrl", "Attributes", Attributes=Kind.MAP)),
+    Action("TagQueue", Right.CREATE, sqs_queues.tag,
+           parameters("QueueUrl", "Tags", Tags=Kind.MAP)),
+    Action("UntagQueue", Right.CREATE, sqs_queues.untag,
+           parameters("QueueUrl", "TagKeys", TagKeys=Kind.TEXTS)),
+    Action("ListQueueTags", Right.INFO, sqs_queues.list_tags, parameters("QueueUrl")),
+    Action("AddPermission", Right.ADMIN, sqs_queues.no_permissions, parameters(
+        "QueueUrl", "Label", "AWSAccountIds", "Actions",
+        AWSAccountIds=Kind.TEXTS, Actions=Kind.TEXTS)),
+    Action("RemovePermission", Right.ADMIN, sqs_queues.no_permissions,
+           parameters("QueueUrl", "Label")),
+
+    Action("StartMessageMoveTask", Right.REDRIVE, moves.start, parameters(
+        "SourceArn", DestinationArn=Kind.TEXT, MaxNumberOfMessagesPerSecond=Kind.WHOLE)),
+    Action("ListMessageMoveTasks", Right.INFO, moves.list_tasks,
+           parameters("SourceArn", MaxResults=Kind.WHOLE)),
+    Action("CancelMessageMoveTask", Right.REDRIVE, moves.cancel, parameters("TaskHandle")),
+)
+ACTIONS: Final = {action.name: action for action in _ACTIONS}
+
+PAGES: Final = (
+    Page("overview", Right.INFO, ui_queues.overview, "GET /", ui_queues.Listing),
+    Page("login", None, session.ask, "GET /login", session.Login, is_open=True),
+    Page("logIn", None, session.log_in, "POST /login", session.LoginForm, is_open=True),
+    Page("logOut", None, session.log_out, "POST /logout", Form, is_open=True),
+    Page("queue", Right.INFO, ui_queues.show, f"GET {QUEUE}", ui_queues.Look),
+    Page("messages", Right.READ, ui_messages.show, f"GET {QUEUE}/messages", ui_messages.Peek),
+    Page("deadLetters", Right.READ, ui_messages.show_dead, f"GET {QUEUE}/dead-letters",
+         ui_messages.Letters),
+    Page("redrive", Right.REDRIVE, ui_messages.redrive, f"POST {QUEUE}/redrive",
+         ui_messages.RedriveForm),
+    Page("askPurge", Right.PURGE, partial(ui_queues.ask, what="purge"), f"GET {QUEUE}/purge"),
+    Page("purge", Right.PURGE, ui_queues.purge, f"POST {QUEUE}/purge", ui_queues.Sure),
+    Page("askDelete", Right.DELETE, partial(ui_queues.ask, what="delete"),
+         f"GET {QUEUE}/delete"),
+    Page("delete", Right.DELETE, ui_queues.delete, f"POST {QUEUE}/delete", ui_queues.Sure),
+    Page("repair", Right.INFO, ui_queues.repairs, "GET /repair"),
+)
+# fmt: on
