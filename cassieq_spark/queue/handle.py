@@ -484,8 +484,9 @@ class Queue(OfOneProcess):
             QueueNotFound: The queue is gone already. A later queue of the same name stays.
             QueueInUse: Something depends on the queue; nothing was deleted.
         """
-        lane, only_if = self._lane, {"if_empty": if_empty, "if_unused": if_unused}
-        await admin.delete(lane.store, lane.queue, lane.lane_id, force=force, **only_if)
+        lane = self._lane
+        only = {"force": force, "if_empty": if_empty, "if_unused": if_unused}
+        await admin.delete(lane.store, lane.queue, lane.lane_id, **only)
         self._works.forget(lane.lane_id)
 
     async def _lapse(self, messages: Iterable[Message]) -> None:

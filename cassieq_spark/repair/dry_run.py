@@ -41,10 +41,8 @@ async def heal_dry_run(
         QueueNotFound: A named queue does not exist.
     """
     lanes = await lanes_of(store, names)
-    deletions: list[QueueName] = []
-    if names is None:
-        deletions = [row.name for row in await rows_at_home(store, QueueStatus.DELETING)]
-    report = RepairReport(deletions_finished=[str(one) for one in deletions])
+    ending = [] if names is not None else await rows_at_home(store, QueueStatus.DELETING)
+    report = RepairReport(deletions_finished=[row.name for row in ending])
     tracker = Tracker(on_progress, len(lanes))
     for lane in lanes:
         with suppress(QueueDeleted):  # deleted meanwhile: nothing is left to heal

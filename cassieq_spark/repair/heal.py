@@ -233,8 +233,10 @@ async def _move(
         except SinkFenced as error:
             done.problems.append(str(error))  # only this set failed
             continue
-        done.moved_dead += 0 if redriven_to else moved
-        done.redriven += moved if redriven_to else 0
+        if redriven_to is None:
+            done.moved_dead += moved
+        else:
+            done.redriven += moved
 
 
 async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) -> Row:
@@ -405,7 +407,8 @@ class Pass:
 
     async def _open(self, names: list[QueueName] | None) -> list[Lane]:
         store = self._store
-        for row in await rows_at_home(store, QueueStatus.DELETING) if names is None else ():
+        ending = [] if names is not None else await rows_at_home(store, QueueStatus.DELETING)
+        for row in ending:
             with self._apart(row.name):
                 found = await read_row(store, row.name)
                 is_ending = found is not None and found.value.status is QueueStatus.DELETING

@@ -39,7 +39,7 @@ class Part:
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add another task's result for the same queue, field by field."""
+        """Add another task's result for the same queue."""
         for one in fields(self):  # type: ignore[arg-type]  # it is a dataclass
             mine, more = getattr(self, one.name), getattr(other, one.name)
             match mine:

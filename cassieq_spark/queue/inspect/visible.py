@@ -48,12 +48,7 @@ async def peek(lane: Lane, at_most: int) -> list[Message]:
             break
     if away and not plan:
         raise first_of(away)
-    found: list[Message] = []
-    async for message in read_messages(lane, [(planned, None) for planned in plan]):
-        found.append(message)
-        if len(found) >= at_most:
-            break
-    return found
+    return [one async for one in read_messages(lane, [(planned, None) for planned in plan])]
 
 
 async def browse(lane: Lane) -> AsyncIterator[Message]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -174,9 +175,7 @@ def counted(lane: Lane, bucket: BucketNo, judged: Judged) -> Settled:
         rejected=_count(judged, Reject),
         already_acked=judged.acked.count,
         stale=sum(runs.count for runs in judged.stale.values()),
-        stale_receipts=tuple(
-            receipt.encode() for receipt, _ in zip(stale, range(STALE_NAMED), strict=False)
-        ),
+        stale_receipts=tuple(receipt.encode() for receipt in islice(stale, STALE_NAMED)),
     )
 
 
@@ -190,9 +189,7 @@ def total(parts: Sequence[Settled], *, left: int = 0) -> Settled:
         already_acked=sum(part.already_acked for part in parts),
         stale=sum(part.stale for part in parts),
         left=left,
-        stale_receipts=tuple(
-            receipt for receipt, _ in zip(named, range(STALE_NAMED), strict=False)
-        ),
+        stale_receipts=tuple(islice(named, STALE_NAMED)),
     )
 
 
