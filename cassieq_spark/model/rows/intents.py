@@ -15,9 +15,8 @@ from cassieq_spark.model import lease as leases
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import EMPTY, Runs, union
-from cassieq_spark.model.lease import Terms
+from cassieq_spark.model.lease import Terms, cancelled
 from cassieq_spark.model.settlement import Ack, Judged
-from cassieq_spark.model.taken import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -42,7 +42,7 @@ from cassieq_spark.store.cas import Applied, Evicted, Refused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from cassieq_spark.model.costs import Costs
+    from cassieq_spark.model.sink_txn import Costs
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.queue.roll_forward import Seen
     from cassieq_spark.store.cas import Outcome

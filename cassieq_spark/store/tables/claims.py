@@ -15,8 +15,7 @@ import msgpack
 
 from cassieq_spark.model.bucket import Bucket, Lease, Returned
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import Delayed
-from cassieq_spark.model.expiry import MINUTE_US, Expiring
+from cassieq_spark.model.expiry import MINUTE_US, Delayed, Expiring
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs
 
 CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
