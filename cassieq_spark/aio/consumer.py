@@ -108,12 +108,14 @@ class AsyncConsumer(OfOneProcess):
         # Without this, a task whose messages are all here at once would hold up the other tasks of
         # its event loop.
         await asyncio.sleep(0)
+        if (held := shelf.take()) is not None:
+            return held.message
         loop = asyncio.get_running_loop()
         deadline = None if wait_s is None else loop.time() + wait_s
         while True:
             with shelf.asking() as ticket:
                 told = asyncio.Event()
-                ticket.wake = partial(loop.call_soon_threadsafe, told.set)
+                ticket.wake = partial(_wake, loop, told)
                 if not ticket.done():
                     with suppress(TimeoutError):
                         async with asyncio.timeout_at(deadline):
@@ -124,3 +126,9 @@ class AsyncConsumer(OfOneProcess):
                 held = ticket.result()
             if held is None or shelf.taken(held):
                 return None if held is None else held.message
+
+
+def _wake(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
+    """Wake a task, unless its loop was closed while it waited."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(told.set)

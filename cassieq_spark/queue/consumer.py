@@ -124,6 +124,8 @@ class Consumer(OfOneProcess):
             )
         self._ahead.home.check()
         shelf, clock = self._ahead.shelf, self._ahead.home
+        if (held := shelf.take()) is not None:
+            return held.message
         deadline = None if wait_s is None else clock.monotonic() + wait_s
         while True:
             with shelf.asking() as ticket:

@@ -43,7 +43,7 @@ class Ticket:
     A Ctrl-C may come at any time, so nothing here holds a lock: `SimpleQueue` is safe for that.
 
     Attributes:
-        wake: Called in any thread when the answer is here.
+        wake: Called in any thread when the answer is here. It raises nothing.
     """
 
     def __init__(self) -> None:
@@ -127,6 +127,11 @@ class Shelf:
 
     # --- for callers, in any thread -----------------------------------------------------------
 
+    def take(self) -> Held | None:
+        """Take the next message, if one is here; see `asking` for what else there is to know."""
+        with doors.lock:
+            return None if self.is_closed else self._next()
+
     @contextmanager
     def asking(self) -> Iterator[Ticket]:
         """Ask for the next message. A caller that leaves the block by an error keeps no message.
@@ -152,7 +157,7 @@ class Shelf:
         """
         ticket = Ticket()
         with doors.lock:
-            if (held := self._next()) is not None:
+            if (held := self.take()) is not None:
                 ticket.tell(held)
                 return ticket
             failure, self._untold = self._untold or self._end, None

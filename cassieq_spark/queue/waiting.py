@@ -1,17 +1,18 @@
 """Serve the calls of one client that wait for messages of a queue, with shared looks.
 
 One look runs at a time, whatever the number of waiters: a thousand idle ones cost the reads of one.
-A look is for the first waiter in the line, on its terms, and for all waiters with the same terms.
+Waiters with the same terms are a party. A look is for the first party in the line, which then goes
+behind all others. It serves the party's waiters in their order.
 
-- A look that finds messages serves at least the first waiter that it was made for.
-- The result "nothing" also counts for waiters that ask for a higher priority. All waiters for which
-  it counts go to the end of the line, in their order. If any other is left, the next look begins at
-  once.
+- A look that finds messages says nothing to those whom it does not serve: they get another one.
+- The result "nothing" also counts for parties that ask for a higher priority, and they go to the
+  end of the line, too. If any other is left, the next look begins at once.
 
-So every look takes the first waiter out of the line or puts it behind all others. A waiter waits
-for at most as many looks as there are waiters in front of it. On an empty queue, it waits for at
-most as many as there are priorities that waiters ask for. A look that is not answered for `SLOW_S`
-holds up no waiter behind it: the next one begins (ADR 21).
+So a waiter waits for at most as many looks as there are parties, for each look that its party needs
+to come to it. On an empty queue, it waits for at most as many as there are priorities that waiters
+ask for. A look that is not answered for `SLOW_S` holds up no other party, and none that comes
+meanwhile: the next one begins (ADR 21). What a look costs beside the messages does not grow with
+the number of waiters.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ look of its own: it misses no message that was visible for so long. The value is
 pause, so callers that end one after the other make at most twice as many looks. A single waiter
 always gets such a look."""
 
+FEW: Final = 64
+"""So many deadlines of waiters that have left are never swept out."""
+
 _logger = get_logger("queue")
 
 
@@ -61,21 +65,42 @@ class _WaitingGet:
     """A get that waits.
 
     Attributes:
-        terms: The arguments that it has in common with other waiters that one look serves.
-        deadline: The time when it is answered with no message, by the event loop's clock.
-        needs_look: Whether it may only be answered after a look that began later than the get.
-        is_looked_for: Whether a look for it is running.
-        looked_at: The begin of the last look whose result counted for it.
+        came_at, deadline: When it came, and when it is answered with no message, by the event
+            loop's clock. A deadline of -inf: without any look.
     """
 
     wanted: GetRequest
-    terms: GetRequest
     account: str | None
+    came_at: float
     deadline: float
-    needs_look: bool
     answer: asyncio.Future[list[Message]]
-    is_looked_for: bool = False
-    looked_at: float = -inf
+    party: _Party
+
+
+class _Party:
+    """The waiters that one look serves, in their order.
+
+    Attributes:
+        terms: The arguments that they have in common.
+        wanted: The number of messages that they want, together.
+        looked_at: The begin of the last look with the result "nothing" that counted for it.
+    """
+
+    def __init__(self, terms: GetRequest) -> None:
+        self.terms = terms
+        self.waiters: dict[_WaitingGet, None] = {}
+        self.wanted = 0
+        self.looked_at = -inf
+
+    def add(self, waiter: _WaitingGet) -> None:
+        self.waiters[waiter] = None
+        self.wanted += waiter.wanted.at_most
+        waiter.party = self
+
+    def discard(self, waiter: _WaitingGet) -> None:
+        if waiter in self.waiters:
+            del self.waiters[waiter]
+            self.wanted -= waiter.wanted.at_most
 
 
 class Waiting:
@@ -88,11 +113,11 @@ class Waiting:
     def __init__(self, entropy: Entropy) -> None:
         self.getter = Getter()
         self._lane: Lane | None = None  # with the newest settings
-        # All waiters in their order, and those for which no look is running, in the same order.
         self._waiters: dict[_WaitingGet, None] = {}
-        self._line: dict[_WaitingGet, None] = {}
+        self._line: dict[GetRequest, _Party] = {}  # by their terms; without those looked for
         # A heap, so that an arrival costs the same beside ten thousand waiters.
         self._deadlines: list[tuple[float, int, _WaitingGet]] = []
+        self._late: list[_WaitingGet] = []  # they are asked again when a look has ended
         self._numbers = count()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -111,19 +136,23 @@ class Waiting:
         if wanted.wait_s <= 0 and min(limits.until, limits.each_s) < inf:
             return await self.getter.look(lane, wanted)  # its limits are nobody else's
         loop = asyncio.get_running_loop()
+        now = loop.time()
         self._lane = lane
+        terms = replace(wanted, at_most=1, wait_s=0)
         waiter = _WaitingGet(
             wanted=wanted,
-            terms=replace(wanted, at_most=1, wait_s=0),
             account=acting.get(),
-            deadline=loop.time() + (0 if self._is_draining else wanted.wait_s),
-            needs_look=wanted.wait_s <= 0,
+            came_at=now,
+            deadline=-inf if self._is_draining and wanted.wait_s > 0 else now + wanted.wait_s,
             answer=loop.create_future(),
+            party=self._line.get(terms) or _Party(terms),
         )
-
-        with caller.when_left(lambda: self._answer(waiter, [])):
-            self._add(waiter)
-            return await waiter.answer
+        try:
+            with caller.when_left(lambda: self._answer(waiter, [])):
+                self._add(waiter)
+                return await waiter.answer
+        finally:
+            self._answer(waiter, [])
 
     @property
     def count(self) -> int:
@@ -138,11 +167,9 @@ class Waiting:
 
     async def drain(self) -> None:
         """Answer every waiter with no message. From now on, no get waits."""
-        now = asyncio.get_running_loop().time()
         self._is_draining = True
         for waiter in self._waiters:
-            waiter.deadline = min(waiter.deadline, now)
-            waiter.needs_look = False
+            waiter.deadline = -inf
         self._line_up()
         self._changed.set()
         # What a look finds after its waiter has left is given back before the client closes.
@@ -150,10 +177,10 @@ class Waiting:
             await asyncio.wait(under_way)
 
     def _add(self, waiter: _WaitingGet) -> None:
-        self._waiters[waiter] = self._line[waiter] = None
+        self._waiters[waiter] = None
+        party = self._line.setdefault(waiter.party.terms, waiter.party)
+        party.add(waiter)
         self._note_deadline(waiter)
-        if waiter.needs_look:
-            self._look_at = -inf
         self._changed.set()
         if self._task is None:
             # The task looks for all waiters, so it must not run in the deadlines and the trace span
@@ -168,7 +195,7 @@ class Waiting:
                     # A waiter that needs a look and comes while this one is running makes another
                     # one due.
                     self._look_at = inf
-                    acting.set(next(iter(self._line)).account)
+                    acting.set(next(iter(self._first.waiters)).account)
                     session = self._newest.store.session
                     look = session.looks.begin(self._one_look, session)
                     self._hold(look)
@@ -183,6 +210,11 @@ class Waiting:
         task.add_done_callback(self._under_way.discard)
 
     @property
+    def _first(self) -> _Party:
+        """The party that the next look is for; there is one."""
+        return next(iter(self._line.values()))
+
+    @property
     def _newest(self) -> Lane:
         """The lane of the latest get; there is one."""
         assert self._lane is not None  # noqa: S101 - a look is for a get
@@ -193,19 +225,27 @@ class Waiting:
 
     def _note_deadline(self, waiter: _WaitingGet) -> None:
         heapq.heappush(self._deadlines, (waiter.deadline, next(self._numbers), waiter))
+        if len(self._deadlines) > 2 * len(self._waiters) + FEW:
+            self._line_up()
 
     def _line_up(self) -> None:
-        """Line up all waiters for which no look is running, after a look has begun or ended."""
-        self._line = {one: None for one in self._waiters if not one.is_looked_for}
-        self._deadlines = [(one.deadline, next(self._numbers), one) for one in self._line]
+        """Note the deadlines of those who wait, and of nobody else."""
+        self._late.clear()
+        self._deadlines = [(one.deadline, next(self._numbers), one) for one in self._waiters]
         heapq.heapify(self._deadlines)
 
     def _answer(self, waiter: _WaitingGet, found: list[Message]) -> None:
         """Answer a waiter, unless it was answered before."""
         self._waiters.pop(waiter, None)
-        self._line.pop(waiter, None)
+        party = waiter.party
+        party.discard(waiter)
+        if not party.waiters and self._is_in_line(party):
+            del self._line[party.terms]
         if not waiter.answer.done():
             waiter.answer.set_result(found)
+
+    def _is_in_line(self, party: _Party) -> bool:
+        return self._line.get(party.terms) is party
 
     def _answer_the_late(self) -> bool:
         """Answer waiters whose time is over. Return whether any waiter is left."""
@@ -213,15 +253,25 @@ class Waiting:
         is_alone = len(self._waiters) == 1
         while self._deadlines and self._deadlines[0][0] <= now:
             waiter = heapq.heappop(self._deadlines)[-1]
-            if waiter not in self._line:
-                continue  # it was answered, or is lined up again when its look has ended
-            was_looked = not is_alone and waiter.deadline - waiter.looked_at <= LAST_LOOK_S
-            if waiter.looked_at < waiter.deadline and not was_looked and not self._is_draining:
-                waiter.needs_look = True
-                self._look_at = -inf
-            if not waiter.needs_look:
+            if waiter not in self._waiters:
+                continue  # it was answered
+            if not self._is_in_line(waiter.party):
+                self._late.append(waiter)  # a look for it is running
+            elif self._has_looked(waiter, is_alone=is_alone):
                 self._answer(waiter, [])
+            else:
+                self._late.append(waiter)
+                self._look_at = -inf
         return bool(self._waiters)
+
+    @staticmethod
+    def _has_looked(waiter: _WaitingGet, *, is_alone: bool) -> bool:
+        """Whether a waiter may be told at its deadline that nothing is visible."""
+        looked_at = waiter.party.looked_at
+        if looked_at < waiter.came_at:
+            return waiter.deadline == -inf
+        earliest = waiter.deadline if is_alone else waiter.deadline - LAST_LOOK_S
+        return looked_at >= earliest
 
     async def _until_due(self) -> None:
         """Wait for the next look, for a deadline, or for a change."""
@@ -235,54 +285,54 @@ class Waiting:
 
     async def _one_look(self, session: CqlSession) -> None:
         loop = asyncio.get_running_loop()
-        waiting = list(self._line)
-        if not waiting:
-            return  # they have left
-        first, terms = waiting[0], waiting[0].terms
-        asked = [one for one in waiting if one.terms == terms]
-        for one in asked:
-            one.is_looked_for = True
-        self._line_up()
-        began_at = loop.time()
-        wanted = min(MOST_SHARED, sum(one.wanted.at_most for one in asked))
-        at_most = max(wanted, first.wanted.at_most)
-        lane = self._newest
+        if not self._line:  # they left while this waited for its place
+            self._end_look(loop.time())
+            return
+        party, lane, began_at = self._first, self._newest, loop.time()
+        del self._line[party.terms]
+        at_most = max(min(MOST_SHARED, party.wanted), next(iter(party.waiters)).wanted.at_most)
+        behind, pause_s = [party], 0.0
+        found: list[Message] = []
         try:
-            found = await self.getter.look(lane, replace(terms, at_most=at_most))
+            found = await self.getter.look(lane, replace(party.terms, at_most=at_most))
         except Exception as error:  # noqa: BLE001 - it is raised in the waiters
-            found, told, is_over = [], [], self._fail(terms, error)
+            is_over = self._fail(party.terms, error)
         else:
-            empty = range(terms.priority_at_least, lane.settings.priorities)
-            told = asked if found else self._put_behind(waiting, empty)
-            is_over = bool(found) or not self._is_left(empty)
+            is_over = bool(found)
+            if not found:
+                empty = range(party.terms.priority_at_least, lane.settings.priorities)
+                others = [one for one in self._line.values() if _asks_for(empty, one)]
+                is_over = len(others) == len(self._line)
+                behind += others
+                for one in behind:
+                    one.looked_at = max(one.looked_at, began_at)
         finally:
-            for waiter in asked:
-                waiter.is_looked_for = False
-        for waiter in told:
-            waiter.needs_look, waiter.looked_at = False, began_at
-        left = self._hand_out(terms, found)
-        self._line_up()
-        if left:
+            for one in behind:
+                self._put_behind(one)
+        if left := self._hand_out(party, found):
             self._hold(session.begin(partial(give_back, lane), settle.checked(lane, left)))
         now = loop.time()
         if is_over:
             self._pace.note(now, has_found=bool(found), lanes=self.getter.lanes)
-            now += self._pace.pause_s(now, lanes=self.getter.lanes)
-        self._look_at = min(self._look_at, now)
+            pause_s = self._pace.pause_s(now, lanes=self.getter.lanes)
+        self._end_look(now + pause_s)
+
+    def _end_look(self, look_again_at: float) -> None:
+        late, self._late = self._late, []
+        for waiter in late:
+            self._note_deadline(waiter)
+        self._look_at = min(self._look_at, look_again_at)
         self._changed.set()
 
-    def _put_behind(self, waiting: list[_WaitingGet], empty: range) -> list[_WaitingGet]:
-        """Put waiters for which the result "nothing" counts at the end of the line; return them."""
-        told = [one for one in waiting if one.wanted.priority_at_least in empty]
-        for one in told:
-            if one in self._waiters:
-                del self._waiters[one]
-                self._waiters[one] = None
-        return told
-
-    def _is_left(self, empty: range) -> bool:
-        """Whether a waiter asks for a lower priority, or for a wrong one, which gets an error."""
-        return any(one.wanted.priority_at_least not in empty for one in self._line)
+    def _put_behind(self, party: _Party) -> None:
+        """Put a party at the end of the line, with those of its terms that came meanwhile."""
+        newer = self._line.pop(party.terms, None)
+        if newer is not None and newer is not party:
+            party.looked_at = max(party.looked_at, newer.looked_at)
+            for waiter in newer.waiters:
+                party.add(waiter)
+        if party.waiters:
+            self._line[party.terms] = party
 
     def _fail(self, terms: GetRequest, error: Exception) -> bool:
         """Raise an error in the waiters. Return whether it concerns the whole queue.
@@ -292,21 +342,24 @@ class Waiting:
         """
         is_of_terms = isinstance(error, UsageError)
         for waiter in list(self._waiters):
-            if waiter.terms == terms or not is_of_terms:
+            if waiter.party.terms == terms or not is_of_terms:
                 if not waiter.answer.done():
                     waiter.answer.set_exception(copied(error))
                 self._answer(waiter, [])
         return not is_of_terms
 
-    def _hand_out(self, terms: GetRequest, found: list[Message]) -> list[Message]:
+    def _hand_out(self, party: _Party, found: list[Message]) -> list[Message]:
         """Give messages to the waiters, in their order; return those that no waiter is left for."""
-        for waiter in [one for one in self._waiters if found and one.terms == terms]:
-            if not found:
-                break
-            if not waiter.answer.done():
-                mine, found = found[: waiter.wanted.at_most], found[waiter.wanted.at_most :]
-                self._answer(waiter, mine)
+        while found and party.waiters:
+            waiter = next(iter(party.waiters))
+            mine, found = found[: waiter.wanted.at_most], found[waiter.wanted.at_most :]
+            self._answer(waiter, mine)
         return found
+
+
+def _asks_for(priorities: range, party: _Party) -> bool:
+    """Whether a party asks for some of these priorities, and for no other."""
+    return party.terms.priority_at_least in priorities
 
 
 async def give_back(lane: Lane, held: list[Receipt]) -> None:

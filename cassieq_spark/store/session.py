@@ -11,6 +11,7 @@ import threading
 from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
@@ -65,26 +66,33 @@ class Bridge:
 
     def send(self, transport: Transport, request: Request) -> Answer:
         """Send a request, and those for the pages that follow."""
-        loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
-        found: list[Any] = []
-
-        def note(told: Page | BaseException) -> None:
-            if isinstance(told, BaseException):
-                self._tell(loop, answer, told)
-                return
-            found.extend(told.rows)
-            if told.following is None:
-                self._tell(loop, answer, found)
-            else:
-                transport.send(replace(request, page=told.following), note)
-
-        transport.send(request, note)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        transport.send(request, partial(self._note, transport, request, answer, []))
         return answer
 
-    def _tell(
-        self, loop: asyncio.AbstractEventLoop, answer: Answer, found: list[Any] | BaseException
+    def _note(
+        self,
+        transport: Transport,
+        request: Request,
+        answer: Answer,
+        found: list[Any],
+        told: Page | BaseException,
     ) -> None:
+        if isinstance(told, BaseException):
+            self._tell(answer, told)
+            return
+        found.extend(told.rows)
+        if told.following is None:
+            self._tell(answer, found)
+            return
+        following = replace(request, page=told.following)
+        transport.send(following, partial(self._note, transport, request, answer, found))
+
+    def _tell(self, answer: Answer, found: list[Any] | BaseException) -> None:
+        loop = answer.get_loop()
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - without an error in other threads
+            _set(answer, found)
+            return
         with self._lock:
             self._told.append((answer, found))
             is_woken, self._is_woken = self._is_woken, True
@@ -96,12 +104,16 @@ class Bridge:
             told, self._told = self._told, deque()
             self._is_woken = False
         for answer, found in told:
-            if answer.done():
-                continue
-            if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
-                answer.set_exception(found)  # a mistake of ours, or of a test
-            else:
-                answer.set_result(found)
+            _set(answer, found)
+
+
+def _set(answer: Answer, found: list[Any] | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(found, BaseException) and not isinstance(found, DRIVER_ERRORS):
+        answer.set_exception(found)  # a mistake of ours, or of a test
+    else:
+        answer.set_result(found)
 
 
 class CqlSession:

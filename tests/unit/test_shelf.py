@@ -212,6 +212,16 @@ def test_a_shelf_that_is_closed_answers_everybody_and_what_comes_back_is_given_b
     assert [1] == [receipt.first for receipt in world.shelf.clear()]
 
 
+def test_a_shelf_that_is_closed_hands_out_nothing_that_waits(world: World) -> None:
+    """Its leases are renewed no more, and its acks are refused."""
+    world.look(0, 1)
+    world.shelf.close()
+
+    assert world.shelf.take() is None
+    assert world.shelf.ask().result() is None
+    assert 2 == len(world.shelf.clear())
+
+
 def test_threads_that_come_and_go_lose_no_message(world: World) -> None:
     found: list[int] = []
     lock = threading.Lock()

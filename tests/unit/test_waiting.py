@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from cassieq_spark.entropy import system
 from cassieq_spark.queue import waiting
@@ -117,3 +119,139 @@ def test_a_look_is_made_with_the_newest_settings() -> None:
         return getter.looked[:2]
 
     assert [("new", 1), ("new", 0)] == asyncio.run(run())
+
+
+@dataclass
+class Backlog(Getter):
+    """Finds so many messages, a number at most in each look; a look takes a while."""
+
+    left: int = 0
+    a_look: int = 200
+    takes_s: float = 0.0
+
+    async def look(self, lane: Any, wanted: GetRequest) -> list[Message]:
+        self.looked.append((lane.name, wanted.priority_at_least))
+        await asyncio.sleep(self.takes_s)
+        count = min(self.left, wanted.at_most, self.a_look)
+        self.left -= count
+        return [SimpleNamespace() for _ in range(count)]  # type: ignore[misc]
+
+
+def served(getter: Backlog, *requests: GetRequest) -> list[int]:
+    """How many messages each of some gets has that come at the same time."""
+
+    async def run() -> list[int]:
+        here = Waiting(system)
+        here.getter = getter  # type: ignore[assignment]
+        gets = [here.get(lane(), one) for one in requests]
+        return [len(found) for found in await asyncio.gather(*gets)]
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.invariant("I10")
+@pytest.mark.parametrize("wait_s", [0, 0.05])
+@pytest.mark.parametrize(("gets", "at_most"), [(5, 100), (300, 1), (64, 10)])
+def test_no_get_finds_nothing_while_messages_are_visible(
+    gets: int, at_most: int, wait_s: float
+) -> None:
+    """A look serves some of those who ask, and has not looked for the others."""
+    one = replace(request(wait_s=wait_s), at_most=at_most)
+
+    found = served(Backlog(left=100_000, takes_s=0.04), *[one] * gets)
+
+    assert [at_most] * gets == found
+
+
+@pytest.mark.invariant("I10")
+def test_a_look_that_finds_less_than_it_was_asked_for_has_not_looked_for_the_others() -> None:
+    getter = Backlog(left=7, a_look=3)
+
+    found = served(getter, *[request(wait_s=0)] * 20)
+
+    assert [1] * 7 + [0] * 13 == found
+    assert 4 == len(getter.looked)  # three find, and one finds nothing
+
+
+def test_a_party_that_always_finds_something_leaves_every_other_one_its_turn() -> None:
+    busy, quiet = request(wait_s=20), request(wait_s=20, at_least=1)
+    getter = Backlog(left=1_000, a_look=1)
+
+    assert [1] * 31 == served(getter, *[busy] * 30, quiet)
+
+    assert 1 in [priority for _, priority in getter.looked[:3]]
+
+
+@pytest.mark.invariant("I10")
+def test_one_who_comes_after_a_look_for_nobody_is_looked_for() -> None:
+    """The only waiter leaves while its look waits for a place among those of other queues."""
+
+    async def run() -> float:
+        here, getter = Waiting(system), Backlog(left=1)
+        here.getter = getter  # type: ignore[assignment]
+        there, place = lane(), asyncio.Event()
+
+        def begin(work: Callable[[Any], Any], item: Any) -> asyncio.Task[Any]:
+            async def placed() -> None:
+                await place.wait()
+                await work(item)
+
+            return asyncio.get_running_loop().create_task(placed())
+
+        there.store.session.looks.begin = begin
+        first = asyncio.ensure_future(here.get(there, request(wait_s=60)))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.sleep(0)
+        place.set()
+        await asyncio.sleep(0.01)
+        began_at = asyncio.get_running_loop().time()
+        assert 1 == len(await here.get(there, request(wait_s=5)))
+        return asyncio.get_running_loop().time() - began_at
+
+    assert asyncio.run(run()) < 4
+
+
+def test_a_get_that_comes_while_a_client_drains_looks_once_and_waits_for_nothing() -> None:
+    async def run() -> tuple[list[int], int]:
+        here, getter = Waiting(system), Backlog()
+        here.getter = getter  # type: ignore[assignment]
+        waits = [asyncio.ensure_future(here.get(lane(), request(wait_s=60))) for _ in range(3)]
+        while not getter.looked:
+            await asyncio.sleep(0)
+        await here.drain()
+        looked, getter.left = len(getter.looked), 1
+        waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=0))))
+        waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=60))))
+        found = await asyncio.gather(*waits)
+        return [len(one) for one in found], len(getter.looked) - looked
+
+    assert ([0, 0, 0, 1, 0], 1) == asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_a_look_beside_many_waiters_costs_what_it_costs_beside_few() -> None:
+    def steps_of_looks(waiters: int) -> int:
+        async def run() -> int:
+            here, getter = Waiting(system), Backlog()
+            here.getter = getter  # type: ignore[assignment]
+            waits = [
+                asyncio.ensure_future(here.get(lane(), request(wait_s=60))) for _ in range(waiters)
+            ]
+            while not getter.looked:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            looked = len(getter.looked)
+            with Steps() as steps:
+                for _ in range(10):
+                    getter.left = 1
+                    here.look_soon()
+                    await asyncio.sleep(0.01)
+            assert 10 <= len(getter.looked) - looked
+            assert 10 == sum(one.done() for one in waits)
+            await here.drain()
+            await asyncio.gather(*waits)
+            return steps.count
+
+        return asyncio.run(run())
+
+    assert 0 < steps_of_looks(5_000) < 2 * steps_of_looks(50)
