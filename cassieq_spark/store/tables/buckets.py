@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from cassieq_spark.store.tables.hints import Hints
 
 
+Some = tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]
+"""Rows, and the errors of those that stayed unanswered."""
+
+
 class Buckets:
     """The bucket rows of one lane."""
 
@@ -62,9 +66,7 @@ class Buckets:
         row = await self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
 
-    async def read_many(
-        self, buckets: Iterable[BucketNo]
-    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+    async def read_many(self, buckets: Iterable[BucketNo]) -> Some:
         """Read several rows at once as `read` does; an unreadable row has status ``corrupt`` [T21].
 
         A caller that wants to change that row gets the error from `read`; the others are not
@@ -86,31 +88,23 @@ class Buckets:
                 del unread[bucket]
         return found, unread
 
-    async def read_some(
-        self, buckets: Iterable[BucketNo]
-    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+    async def read_some(self, buckets: Iterable[BucketNo]) -> Some:
         """Read as `read_many` does, but only once: rows, and the errors of those not answered [T5].
 
         It is for callers that can do without a row for now: nobody waits for it.
         """
         return await self.begin_read_some(buckets)()
 
-    def begin_read_some(
-        self, buckets: Iterable[BucketNo]
-    ) -> Callable[
-        [], Awaitable[tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]
-    ]:
+    def begin_read_some(self, buckets: Iterable[BucketNo]) -> Callable[[], Awaitable[Some]]:
         """Send the reads of `read_some`, without waiting; call the returned function, once."""
         wanted = list(buckets)
         sent = [
             self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
         ]
 
-        async def answered() -> tuple[
-            dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]
-        ]:
-            found: dict[BucketNo, Stored[Bucket] | None] = {}
-            unread: dict[BucketNo, StoreError] = {}
+        async def answered() -> Some:
+            some: Some = ({}, {})
+            found, unread = some
             for bucket, one in zip(wanted, sent, strict=True):
                 rows = await self._session.answer(one)
                 if isinstance(rows, StoreError):
@@ -118,7 +112,7 @@ class Buckets:
                 else:
                     is_there = rows and rows[0].writer is not None
                     found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None
-            return found, unread
+            return some
 
         return answered
 
