@@ -46,13 +46,12 @@ EXPIRY_MARGIN_US = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The terms of a claim.
+class Wanted:
+    """What a claim asks for.
 
     Attributes:
         at_most: Messages, 1 or more.
         below: The limit of offsets (a trigger's target); None for all.
-        until_us: When the new leases run out.
         max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
         expired_die: Whether expired messages are dead, to be moved; otherwise they count as acked.
@@ -61,13 +60,19 @@ class Terms:
 
     at_most: int
     owner: str
-    run: UUID | None
-    now_us: int
-    until_us: int
+    run: UUID | None = None
     below: int | None = None
     max_deliveries: int | None = None
     expired_die: bool = False
     fresh_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Wanted):
+    """The terms of a claim that is made now; ``until_us`` is when the new leases run out."""
+
+    now_us: int
+    until_us: int
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
