@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
-from cassieq_spark.store.rows import KEPT_BYTES, Rows
+from cassieq_spark.store.rows import KEPT_BYTES, Port, Rows
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
@@ -161,8 +160,19 @@ class Buckets:
                 leave(outcome.now)  # otherwise others have changed it since
         return outcome
 
-    def _port(self, bucket: BucketNo) -> _Port:
-        return _Port(self, self._hints, bucket)
+    def _port(self, bucket: BucketNo) -> Port:
+        async def send(before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
+            encoded = claims.encode(row)
+            outcome = await self._send(
+                statements.UPDATE_BUCKET, bucket, before, row, (encoded,), mark=mark
+            )
+            return outcome, len(encoded)
+
+        async def hint(times_us: Iterable[int], now_us: int) -> None:
+            due = [(bucket, time_us) for time_us in times_us]
+            await self._hints.write(due, now_us=now_us, is_sure=False)
+
+        return Port(partial(self.read, bucket), send, hint, self._hints.passed)
 
     async def _send(
         self,
@@ -179,33 +189,6 @@ class Buckets:
         return await self._sender.send(
             statement, key, row, columns, before=before, read=read, mark=mark
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Port:
-    """The port of one row for its `RowWriter`."""
-
-    buckets: Buckets
-    hints: Hints
-    bucket: BucketNo
-
-    async def read(self) -> Stored[Bucket] | None:
-        return await self.buckets.read(self.bucket)
-
-    async def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
-        encoded = claims.encode(row)
-        send = self.buckets._send  # noqa: SLF001 - of this module
-        outcome = await send(
-            statements.UPDATE_BUCKET, self.bucket, before, row, (encoded,), mark=mark
-        )
-        return outcome, len(encoded)
-
-    async def hint(self, times_us: Iterable[int], now_us: int) -> None:
-        due = [(self.bucket, time_us) for time_us in times_us]
-        await self.hints.write(due, now_us=now_us, is_sure=False)
-
-    def passed(self) -> int:
-        return self.hints.passed()
 
 
 def size_of(row: Bucket) -> int:
