@@ -1255,8 +1255,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R20",
         rule="An ack after the lease's end counts if nobody has claimed again.",
-        old="        if lease.lease_id not in acked:\n",
-        new="        if lease.lease_id not in acked or is_expired(lease, now_us):\n",
+        old="        if lease.lease_id not in named:\n",
+        new="        if lease.lease_id not in named or is_expired(lease, now_us):\n",
         tests=(
             "tests/unit/test_lease.py::test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks",
             "tests/node/test_claims.py::test_r20_an_ack_after_the_end_counts_if_nobody_claimed_again",

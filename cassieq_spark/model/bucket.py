@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from cassieq_spark.model import dead as dead_sets
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import Delayed
-from cassieq_spark.model.expiry import FOR_EVER, Expiring, Life, Times, times_of
+from cassieq_spark.model.expiry import FOR_EVER, Delayed, Expiring, Life, Times, times_of
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.row_limits import FURTHER_OWNERS, OWNERS_BYTES, PREFERRED_LEASES
 

@@ -12,8 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cassieq_spark.model.ids import began_us, union
-from cassieq_spark.model.lease import visible
-from cassieq_spark.model.taken import past
+from cassieq_spark.model.lease import past, visible
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,13 +1,16 @@
 """Claim, ack, extend, release: the moves of a sealed bucket (docs/design/get-and-leases.md). Pure.
 
 Each move is what one CAS writes, for any number of messages. Holds I2, I3, I4.
+
+A message expires if nobody got it until its time was over. A leased message stays its holder's; it
+expires when it is given back, or when its lease ran out.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cassieq_spark.model.bucket import (
     Bucket,
@@ -20,7 +23,7 @@ from cassieq_spark.model.bucket import (
     without_revisions,
 )
 from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
-from cassieq_spark.model.delays import Delayed, merge_delayed
+from cassieq_spark.model.expiry import Delayed, merge_delayed
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.row_limits import (
     CROWDED_LEASES,
@@ -28,24 +31,27 @@ from cassieq_spark.model.row_limits import (
     PREFERRED_LEASES,
     RUNS_PER_LEASE,
 )
-from cassieq_spark.model.taken import expired, past, taken_out, without_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from uuid import UUID
+
+P = TypeVar("P", Delayed, Lease)
+
+EXPIRED: Final = "expired"
+"""The reason of a death by expiry."""
 
 EXPIRY_MARGIN_US = 250_000
 """The least time from a lease's end to its re-claim: two measured clocks differ less (G6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """The terms of a claim.
+class Wanted:
+    """What a claim asks for.
 
     Attributes:
         at_most: Messages, 1 or more.
         below: The limit of offsets (a trigger's target); None for all.
-        until_us: When the new leases run out.
         max_deliveries: Deliveries after which a message dies; None if messages never die, as in a
             queue without a dead-letter queue [R22].
         expired_die: Whether expired messages are dead, to be moved; otherwise they count as acked.
@@ -54,13 +60,19 @@ class Terms:
 
     at_most: int
     owner: str
-    run: UUID | None
-    now_us: int
-    until_us: int
+    run: UUID | None = None
     below: int | None = None
     max_deliveries: int | None = None
     expired_die: bool = False
     fresh_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms(Wanted):
+    """The terms of a claim that is made now; ``until_us`` is when the new leases run out."""
+
+    now_us: int
+    until_us: int
 
 
 def is_expired(lease: Lease, now_us: int) -> bool:
@@ -107,12 +119,23 @@ def is_dying(row: Bucket, *, now_us: int, max_deliveries: int | None) -> bool:
 
 def expired_of(row: Bucket, now_us: int) -> Runs:
     """Return the messages that expired while nobody held them, and are still in the row."""
-    return union(runs for _, runs in _expired(row, now_us))
+    return union(part.runs for part in _expired(row, now_us))
 
 
-def _expired(row: Bucket, now_us: int) -> list[tuple[int, Runs]]:
-    held = (lease for lease in row.leases if not is_expired(lease, now_us))
-    return expired(row, held, now_us=now_us) if row.status is Status.SEALED else []
+def _expired(row: Bucket, now_us: int) -> list[Returned]:
+    """Return the messages to take out now."""
+    over = past(row, now_us) if row.status is Status.SEALED else EMPTY
+    if not over:
+        return []
+    places = [
+        (0, row.fresh),
+        *((part.deliveries, part.runs) for part in row.returned),
+        *((group.deliveries, group.runs) for group in row.delayed),
+        *((one.delivery_count, one.runs) for one in row.leases if is_expired(one, now_us)),
+    ]
+    return [
+        Returned(deliveries=count, runs=gone) for count, runs in places if (gone := runs & over)
+    ]
 
 
 def visible(row: Bucket, now_us: int) -> list[Returned]:
@@ -197,25 +220,43 @@ def ack(row: Bucket, acked: Mapping[UUID, Runs | None], *, now_us: int) -> Bucke
     A missing lease is skipped: its messages were acked, or belong to a later delivery and are not
     touched (I3). A lease that ran out but was not re-claimed still acks [R20].
     """
-    leases = []
-    done = []
+    row, done = parted(row, acked, now_us=now_us)
+    if row.revisions:
+        ended = union(part.runs for part in done)
+        row = replace(row, revisions=without_revisions(row.revisions, ended))
+    return drained_if_empty(row)
+
+
+def parted(
+    row: Bucket, named: Mapping[UUID, Runs | None], *, now_us: int
+) -> tuple[Bucket, list[Returned]]:
+    """Take messages out of their leases; return the row without them, and what was taken.
+
+    A missing lease is skipped (I3). None means all that the lease still holds.
+    """
+    leases: list[Lease] = []
+    out: list[Returned] = []
     for lease in row.leases:
-        if lease.lease_id not in acked:
+        if lease.lease_id not in named:
             leases.append(lease)
             continue
-        runs = acked[lease.lease_id]
-        left = EMPTY if runs is None else lease.runs - runs
-        done.append(lease.runs - left)
-        if left:
-            leases.append(replace(lease, runs=left))
-    return drained_if_empty(
-        replace(
-            row,
-            changed_us=now_us,
-            leases=tuple(leases),
-            revisions=without_revisions(row.revisions, union(done)) if row.revisions else (),
-        )
-    )
+        runs = named[lease.lease_id]
+        moved = lease.runs if runs is None else lease.runs & runs
+        if moved:
+            out.append(Returned(deliveries=lease.delivery_count, runs=moved))
+        if rest := lease.runs - moved:
+            leases.append(replace(lease, runs=rest))
+    return replace(row, changed_us=now_us, leases=tuple(leases)), out
+
+
+def with_dead(
+    row: Bucket, parts: Iterable[Returned], new_id: Callable[[], UUID], *, reason: str, now_us: int
+) -> Bucket:
+    """Put messages that were taken out of the row into its open dead set [R14]."""
+    died = [(part.deliveries, part.runs) for part in merge_returned(parts)]
+    if not died:
+        return row
+    return replace(row, dead=add_dead(row.dead, died, new_id, reason=reason, now_us=now_us))
 
 
 def extend(
@@ -275,30 +316,13 @@ def release(
             messages: no delivery is used up [P18].
     """
     uncounted = 0 if is_counted else 1
-    leases: list[Lease] = []
-    back: list[Returned] = []
-    for lease in row.leases:
-        runs = released.get(lease.lease_id, EMPTY)
-        moved = lease.runs if runs is None else lease.runs & runs
-        if moved:
-            back.append(Returned(deliveries=lease.delivery_count - uncounted, runs=moved))
-        if rest := lease.runs - moved:
-            leases.append(replace(lease, runs=rest))
-    row = replace(row, changed_us=now_us, leases=tuple(leases))
+    row, taken = parted(row, released, now_us=now_us)
+    back = [(part.deliveries - uncounted, part.runs) for part in taken]
     if due_us is None or due_us <= now_us:
-        return replace(row, returned=merge_returned([*row.returned, *back]))
-    return replace(
-        row,
-        delayed=merge_delayed(
-            [
-                *row.delayed,
-                *(
-                    Delayed(due_us=due_us, runs=part.runs, deliveries=part.deliveries)
-                    for part in back
-                ),
-            ]
-        ),
-    )
+        parts = (Returned(deliveries=count, runs=runs) for count, runs in back)
+        return replace(row, returned=merge_returned([*row.returned, *parts]))
+    later = (Delayed(due_us=due_us, runs=runs, deliveries=count) for count, runs in back)
+    return replace(row, delayed=merge_delayed([*row.delayed, *later]))
 
 
 class _Taken:
@@ -374,10 +398,8 @@ def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) ->
     ended = [part for part in held_by_nobody(row, terms.now_us) if part.deliveries >= limit]
     if not ended:
         return row
-    died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
-    dead = add_dead(row.dead, died, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
-    row = taken_out(row, union(runs for _, runs in died), now_us=terms.now_us)
-    return replace(row, dead=dead)
+    row = taken_out(row, union(part.runs for part in ended), now_us=terms.now_us)
+    return with_dead(row, ended, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:
@@ -398,3 +420,87 @@ def _joined(leases: Iterable[Lease]) -> tuple[Lease, ...]:
         before = joined.get(key)
         joined[key] = lease if before is None else replace(before, runs=before.runs | lease.runs)
     return tuple(joined.values())
+
+
+def taken_out(row: Bucket, gone: Runs, *, now_us: int) -> Bucket:
+    """Return the row without these messages, visible or leased; the caller puts them elsewhere."""
+    return replace(
+        row,
+        changed_us=now_us,
+        fresh=row.fresh - gone,
+        returned=merge_returned(replace(part, runs=part.runs - gone) for part in row.returned),
+        delayed=without(row.delayed, gone),
+        leases=without(row.leases, gone),
+    )
+
+
+def without(parts: tuple[P, ...], gone: Runs) -> tuple[P, ...]:
+    """Return the parts without these messages; empty parts are removed."""
+    if not gone:
+        return parts
+    first, last = gone.first, gone.last
+    return tuple(
+        replace(part, runs=rest) if rest != part.runs else part
+        for part in parts
+        if (
+            rest := part.runs
+            if part.runs.last < first or part.runs.first > last
+            else part.runs - gone
+        )
+    )
+
+
+def past(row: Bucket, now_us: int) -> Runs:
+    """Return the messages whose time is over, wherever they are; acked ones may be among them."""
+    if row.expires_us is not None and row.expires_us <= now_us:
+        return row.manifest
+    over = [group.runs for group in row.expiring if group.expires_us <= now_us]
+    return union(over) if over else EMPTY
+
+
+def cancelled(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
+    """Cancel messages that nobody got yet and that are not expired; the row may stay as it is.
+
+    The row remembers them: a caller that asks again, or has lost the answer, learns it [U14].
+    """
+    untouched = union(
+        [
+            row.fresh,
+            *(part.runs for part in row.returned if not part.deliveries),
+            *(group.runs for group in row.delayed if not group.deliveries),
+        ]
+    )
+    gone = (wanted & untouched) - past(row, now_us)
+    if row.status is not Status.SEALED or not gone:
+        return row
+    after = taken_out(row, gone, now_us=now_us)
+    return drained_if_empty(
+        replace(
+            after,
+            cancelled=row.cancelled | gone,
+            revisions=without_revisions(row.revisions, gone),
+        )
+    )
+
+
+def without_expired(
+    row: Bucket,
+    ended: Sequence[Returned],
+    new_id: Callable[[], UUID],
+    *,
+    dies: bool,
+    now_us: int,
+) -> Bucket:
+    """Return the row without what has expired: in the open dead set, or as if acked."""
+    if not ended:
+        return row
+    gone = union(part.runs for part in ended)
+    row = taken_out(row, gone, now_us=now_us)
+    leased = union(lease.runs for lease in row.leases)
+    over = tuple(group for group in row.expiring if group.expires_us <= now_us)
+    later = tuple(group for group in row.expiring if group.expires_us > now_us)
+    still = tuple(replace(group, runs=left) for group in over if (left := group.runs & leased))
+    row = replace(row, expiring=(*still, *later))
+    if not dies:
+        return replace(row, revisions=without_revisions(row.revisions, gone))
+    return with_dead(row, ended, new_id, reason=EXPIRED, now_us=now_us)

@@ -12,8 +12,7 @@ from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status, merge_returned
 from cassieq_spark.model.dead import REDRIVE, DeadSet
 from cassieq_spark.model.ids import union
-from cassieq_spark.model.lease import is_expired
-from cassieq_spark.model.taken import past, taken_out
+from cassieq_spark.model.lease import is_expired, past, taken_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

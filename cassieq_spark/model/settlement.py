@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, assert_never
 from uuid import UUID
 
 from cassieq_spark.model import lease as rules
-from cassieq_spark.model.bucket import Bucket, Lease, Returned, merge_returned
-from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
+from cassieq_spark.model.bucket import Bucket, Lease
+from cassieq_spark.model.dead import OUT_OF_DELIVERIES
 from cassieq_spark.model.ids import EMPTY, Runs, union
-from cassieq_spark.model.taken import EXPIRED
+from cassieq_spark.model.lease import EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -289,17 +289,8 @@ def reject(
 
     They keep their updated bodies, which move with them [P26]. A missing lease is skipped (I3).
     """
-    leases = []
-    ended = []
-    for lease in row.leases:
-        dying = lease.runs & rejected.get(lease.lease_id, EMPTY)
-        if dying:
-            ended.append(Returned(deliveries=lease.delivery_count, runs=dying))
-        if rest := lease.runs - dying:
-            leases.append(replace(lease, runs=rest))
-    died = [(part.deliveries, part.runs) for part in merge_returned(ended)]
-    dead = add_dead(row.dead, died, new_id, reason=reason, now_us=now_us) if died else row.dead
-    return replace(row, changed_us=now_us, leases=tuple(leases), dead=dead)
+    row, ended = rules.parted(row, rejected, now_us=now_us)
+    return rules.with_dead(row, ended, new_id, reason=reason, now_us=now_us)
 
 
 def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: int) -> Bucket:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
-from cassieq_spark.model.costs import NO_COSTS, Costs
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
 
 if TYPE_CHECKING:
@@ -27,6 +26,34 @@ PAST_RUNS = 64
 """The most superseded runs that are remembered, and refused, per sink."""
 MOVE_PREFIX: Final = "dead:"
 """The beginning of a move's sink id; the rest is the dead set's id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The costs of one task, or of all tasks of a batch.
+
+    Attributes:
+        size_bytes: Bytes of chunks as stored.
+        lwts: Conditional writes that were answered, or sent and not answered.
+        retries: Statements that were sent again because they were not answered.
+    """
+
+    chunks: int = 0
+    size_bytes: int = 0
+    lwts: int = 0
+    retries: int = 0
+
+    def __add__(self, other: Costs) -> Costs:
+        """Add the costs of both."""
+        return Costs(
+            chunks=self.chunks + other.chunks,
+            size_bytes=self.size_bytes + other.size_bytes,
+            lwts=self.lwts + other.lwts,
+            retries=self.retries + other.retries,
+        )
+
+
+NO_COSTS = Costs()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from uvicorn.middleware.proxy_headers import _TrustedHosts
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import OptionInvalid
-from cassieq_spark.model.lines import Lines
-from cassieq_spark.model.shares import Shares
+from cassieq_spark.model.shares import Lines, Shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

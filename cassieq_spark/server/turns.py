@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.model.lines import Lines
-from cassieq_spark.model.shares import Shares
+from cassieq_spark.model.shares import Lines, Shares
 from cassieq_spark.store.call import LONGEST_S, acting, one_call
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
 from cassieq_spark.log import get_logger
@@ -27,7 +27,7 @@ from cassieq_spark.store.cas import Applied, Evicted
 from cassieq_spark.store.side_by_side import begin_for_all
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
     from uuid import UUID
 
     from cassieq_spark.clock import Clock
@@ -66,20 +66,20 @@ def race_pause_s(entropy: Entropy, attempt: int) -> float:
     return entropy.jitter(RACE_PAUSE_S, min(attempt, RACE_DOUBLINGS))
 
 
-class Port(Protocol):
-    """The interface by which a bucket row is read and written."""
+class Port(NamedTuple):
+    """The functions by which a bucket row is read and written.
 
-    async def read(self) -> Stored[Bucket] | None:
-        """Read the row by quorum."""
+    Attributes:
+        read: Reads the row by quorum.
+        send: Sends one CAS; returns its outcome, and the bytes of claims that it wrote.
+        hint: Writes a hint for each of these times, unless this client has written it before.
+        passed: The minute of the time pointer, as this client last read it.
+    """
 
-    async def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
-        """Send one CAS; return its outcome, and the bytes of claims that it wrote."""
-
-    async def hint(self, times_us: Iterable[int], now_us: int) -> None:
-        """Write a hint for each of these times, unless this client has written it before."""
-
-    def passed(self) -> int:
-        """The minute of the time pointer, as this client last read it."""
+    read: Callable[[], Awaitable[Stored[Bucket] | None]]
+    send: Callable[[Version, Bucket, UUID], Awaitable[tuple[Outcome[Bucket], int]]]
+    hint: Callable[[Iterable[int], int], Awaitable[None]]
+    passed: Callable[[], int]
 
 
 class Company(NamedTuple):

@@ -10,7 +10,7 @@ from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.store import replication, statements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from cassieq_spark.store.session import CqlSession
 
@@ -42,93 +42,69 @@ _WRITE_ONCE: Final = (
 # Chunks arrive compressed (zstd): compressing them again costs time and saves nothing.
 _COMPRESSED_ALREADY: Final = "compression = {'enabled': 'false'}"
 
-_VERSIONED: Final = "writer uuid, tags blob, row_version bigint"
-
-TABLES: Final[dict[str, str]] = {
-    # --- LWT only ---------------------------------------------------------------------------
-    "queue": f"""(
-        name text PRIMARY KEY, queue_id uuid, status text, settings text,
-        lanes frozen<list<uuid>>, home_datacenter text, created_us bigint, {_VERSIONED}
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "monoton": f"""(
-        lane uuid PRIMARY KEY, next_id bigint, reserved_us bigint, {_VERSIONED}
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "bucket": f"""(
-        lane uuid, bucket bigint, status text, changed_us bigint,
-        sink_id text, epoch bigint, block_end bigint,
-        manifest blob, size_bytes bigint, claims blob, {_VERSIONED},
-        PRIMARY KEY ((lane, bucket))
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "sink": f"""(
-        sink_id text PRIMARY KEY, lane uuid, changed_us bigint, epoch bigint, last_batch bigint,
-        list blob, list_id uuid, list_parts int, list_hash blob,
-        query_id text, checkpoint text, run text, past blob, aborts int, is_once boolean,
-        {_VERSIONED}
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "leader": f"""(
-        name text PRIMARY KEY, holder uuid, since_us bigint
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+# The columns of each table by its name. The tables of one dict have the same options.
+_LWT_ONLY: Final = {
+    "queue": """name text PRIMARY KEY, queue_id uuid, status text, settings text,
+        lanes frozen<list<uuid>>, home_datacenter text, created_us bigint""",
+    "monoton": "lane uuid PRIMARY KEY, next_id bigint, reserved_us bigint",
+    "bucket": """lane uuid, bucket bigint, status text, changed_us bigint,
+        sink_id text, epoch bigint, block_end bigint, manifest blob, size_bytes bigint, claims blob,
+        PRIMARY KEY ((lane, bucket))""",
+    "sink": """sink_id text PRIMARY KEY, lane uuid, changed_us bigint, epoch bigint,
+        last_batch bigint, list blob, list_id uuid, list_parts int, list_hash blob,
+        query_id text, checkpoint text, run text, past blob, aborts int, is_once boolean""",
     # Keys have a table of their own: a request names its key, and not its account.
-    "account": f"""(
-        name text PRIMARY KEY, account_id uuid, status text, key_ids frozen<list<text>>,
-        created_us bigint, {_VERSIONED}
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "account_key": f"""(
-        key_id text PRIMARY KEY, account text, account_id uuid, secret blob, grants text,
-        is_disabled boolean, created_us bigint, {_VERSIONED}
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "account": """name text PRIMARY KEY, account_id uuid, status text,
+        key_ids frozen<list<text>>, created_us bigint""",
+    "account_key": """key_id text PRIMARY KEY, account text, account_id uuid, secret blob,
+        grants text, is_disabled boolean, created_us bigint""",
     # Each key has a partition: the first to put it wins, and nobody else waits for that.
-    "dedup": f"""(
-        lane uuid, key blob, at_lane uuid, bucket bigint, first int, message_id uuid,
-        put_us bigint, {_VERSIONED},
-        PRIMARY KEY ((lane, key))
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # --- never LWT --------------------------------------------------------------------------
-    "message": f"""(
-        lane uuid, bucket bigint, first int, part int,
-        count int, parts int, payload blob, due_us bigint, enqueued_us bigint,
-        expires_us bigint, has_key boolean, has_ttl boolean static,
-        PRIMARY KEY ((lane, bucket), first, part)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE} AND {_COMPRESSED_ALREADY}""",
-    "overlay": f"""(
-        lane uuid, bucket bigint, id int, revision bigint, part int, parts int, payload blob,
-        PRIMARY KEY ((lane, bucket), id, revision, part)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
-    "sink_list": f"""(
-        sink_id text, list_id uuid, part int, data blob,
-        PRIMARY KEY (sink_id, list_id, part)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
+    "dedup": """lane uuid, key blob, at_lane uuid, bucket bigint, first int, message_id uuid,
+        put_us bigint, PRIMARY KEY ((lane, key))""",
+}
+_SMALL: Final = {
+    "leader": "name text PRIMARY KEY, holder uuid, since_us bigint",  # LWT only, too
     # No LWT, DELETE, TTL or initial insert, ever: each would write with a clock's timestamp, and no
     # value could win against it again (G4) [P19]. Each lane has one partition: one read gets all
     # pointers.
-    "pointer": f"""(
-        lane uuid, kind text, value bigint, PRIMARY KEY (lane, kind)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "pointer": "lane uuid, kind text, value bigint, PRIMARY KEY (lane, kind)",
     # The due lanes of a queue; ``lane`` is its first lane. A partition holds one year, and a slice
     # begins above what was deleted [U16].
-    "schedule": f"""(
-        lane uuid, year int, period bigint, priority int,
-        PRIMARY KEY ((lane, year), period, priority)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    # The manifest of a dropped bucket whose messages had keys.
-    "kept": f"""(
-        lane uuid, bucket bigint, manifest blob, PRIMARY KEY ((lane, bucket))
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
-    # Hints and heartbeats end by their TTL; nobody deletes them [R13].
-    "expiry": f"""(
-        lane uuid, hour bigint, minute bigint, bucket bigint,
-        PRIMARY KEY ((lane, hour), minute, bucket)
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_WRITE_ONCE}""",
-    "alive": f"""(
-        sink_id text PRIMARY KEY, at_us bigint
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "key_use": f"""(
-        key_id text PRIMARY KEY, at_us bigint
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
-    "meta": f"""(
-        key text PRIMARY KEY, value text
-    ) WITH {_STICKY} AND {_GC_GRACE} AND {_SMALL_ROWS}""",
+    "schedule": """lane uuid, year int, period bigint, priority int,
+        PRIMARY KEY ((lane, year), period, priority)""",
+    "alive": "sink_id text PRIMARY KEY, at_us bigint",  # heartbeats end by their TTL, as hints do
+    "key_use": "key_id text PRIMARY KEY, at_us bigint",
+    "meta": "key text PRIMARY KEY, value text",
 }
+_WRITTEN_ONCE: Final = {
+    "message": """lane uuid, bucket bigint, first int, part int, count int, parts int, payload blob,
+        due_us bigint, enqueued_us bigint, expires_us bigint, has_key boolean,
+        has_ttl boolean static, PRIMARY KEY ((lane, bucket), first, part)""",
+    "overlay": """lane uuid, bucket bigint, id int, revision bigint, part int, parts int,
+        payload blob, PRIMARY KEY ((lane, bucket), id, revision, part)""",
+    "sink_list": """sink_id text, list_id uuid, part int, data blob,
+        PRIMARY KEY (sink_id, list_id, part)""",
+    # The manifest of a dropped bucket whose messages had keys.
+    "kept": "lane uuid, bucket bigint, manifest blob, PRIMARY KEY ((lane, bucket))",
+    # Hints end by their TTL; nobody deletes them [R13].
+    "expiry": """lane uuid, hour bigint, minute bigint, bucket bigint,
+        PRIMARY KEY ((lane, hour), minute, bucket)""",
+}
+
+
+def _tables() -> Iterator[tuple[str, str]]:
+    for columns_of, more, options in (
+        (_LWT_ONLY, ", writer uuid, tags blob, row_version bigint", _SMALL_ROWS),
+        (_SMALL, "", _SMALL_ROWS),
+        (_WRITTEN_ONCE, "", _WRITE_ONCE),
+    ):
+        for name, columns in columns_of.items():
+            found = options + (f" AND {_COMPRESSED_ALREADY}" if name == "message" else "")
+            cql = " ".join(columns.split())
+            yield name, f"({cql}{more}) WITH {_STICKY} AND {_GC_GRACE} AND {found}"
+
+
+TABLES: Final = dict(_tables())
 
 _logger = get_logger("store")
 
@@ -153,9 +129,7 @@ async def apply(
     await _refuse_another_version(session)
     await replication.create_keyspace(session, asked)
     for name, body in TABLES.items():
-        await session.define(
-            f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {' '.join(body.split())}"
-        )
+        await session.define(f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {body}")
     await _refuse_another_version(session)
     await _prove_timestamps(session)
     await _warn_of_paxos_v1(session)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cassieq_spark.errors import CassieqError
-from cassieq_spark.model.lines import Lines
+from cassieq_spark.model.shares import Lines
 from cassieq_spark.store.call import acting, present
 
 if TYPE_CHECKING:

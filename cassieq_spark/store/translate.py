@@ -66,6 +66,9 @@ DRIVER_ERRORS: Final = (
 )
 """All errors that a statement can raise; our own errors are not among these."""
 
+_MISSING: Final = ("unconfigured table", "does not exist", "undefined column", "unknown keyspace")
+"""The words of Cassandra for a keyspace, a table or a column that is not there."""
+
 _LACKS: Final = re.compile(
     r"User (?P<role>\S+) has no (?P<permission>[A-Z]+) permission on <(?P<resource>[^>]+)>"
 )
@@ -104,7 +107,8 @@ def translate(
         if refusal is not None:
             return refusal
     words = f"{type(error).__name__}: {error}"
-    if isinstance(error, InvalidRequest | RequestInvalid) and _is_missing(str(error)):
+    is_invalid = isinstance(error, InvalidRequest | RequestInvalid)
+    if is_invalid and any(one in str(error).lower() for one in _MISSING):
         return SchemaMissing(
             f"keyspace {options.keyspace!r} or its tables do not exist ({words}). Create them with "
             "client.bootstrap(replication=...)"
@@ -152,12 +156,8 @@ _CANNOT_CHECK: Final = "Unable to perform authentication"
 
 
 def _refused(error: BaseException, statement: str, words: str) -> UsageError:
-    if isinstance(error, Unauthorized):
-        return _not_permitted(statement, words)
-    return UsageError(f"Cassandra refused statement {statement!r} ({words})")
-
-
-def _not_permitted(statement: str, words: str) -> UsageError:
+    if not isinstance(error, Unauthorized):
+        return UsageError(f"Cassandra refused statement {statement!r} ({words})")
     found = _LACKS.search(words)
     if found is None:
         return UsageError(
@@ -170,16 +170,6 @@ def _not_permitted(statement: str, words: str) -> UsageError:
         f"({words}). If that is its part (docs/operations/security.md), run: GRANT {permission} ON "
         f"{resource.upper() if resource.startswith('all ') else resource.removeprefix('table ')} "
         f'TO "{role}"'
-    )
-
-
-def _is_missing(words: str) -> bool:
-    lowered = words.lower()
-    return (
-        "unconfigured table" in lowered
-        or "does not exist" in lowered
-        or "undefined column" in lowered
-        or "unknown keyspace" in lowered
     )
 
 

@@ -1,6 +1,6 @@
 """One sealed bucket: who cancels a message, who claims it, and its end (lanes 4 and 5).
 
-What a CAS writes is computed by `model.taken`, `model.lease` and `model.settlement`; the order of
+What a CAS writes is computed by `model.lease` and `model.settlement`; the order of
 the steps is that of `queue/settle/settle.py`, `queue/get/claim.py` and `repair/heal.py`. Between
 the read and the CAS of one client anything may happen, and the answer of a CAS may be lost. Leases
 end with a tick.
@@ -14,7 +14,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cassieq_spark.model import lease as lease_rules
-from cassieq_spark.model import taken
 from cassieq_spark.model.bucket import Bucket, Expiring, Status
 from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.model.lease import Terms
@@ -32,7 +31,7 @@ BOTH = Runs.span(0, 1)
 class Rules:
     """What a negative control replaces."""
 
-    cancelled: Callable[..., Bucket] = taken.cancelled
+    cancelled: Callable[..., Bucket] = lease_rules.cancelled
     claim: Callable[..., tuple[Bucket, tuple[lease_rules.Lease, ...]]] = lease_rules.claim
     take_out: Callable[..., tuple[Bucket, tuple[lease_rules.Lease, ...]]] = lease_rules.claim
 

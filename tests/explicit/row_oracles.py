@@ -11,8 +11,8 @@ from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, IllegalMove, Lease, Status
 from cassieq_spark.model.ids import EMPTY, union
+from cassieq_spark.model.lease import cancelled
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.rows.callers import Sent
 from cassieq_spark.model.rows.events import SendCas
 from cassieq_spark.model.rows.intents import (
     Cancel,
@@ -24,9 +24,9 @@ from cassieq_spark.model.rows.intents import (
     Settle,
     asked_of,
 )
+from cassieq_spark.model.rows.known import Sent
 from cassieq_spark.model.rows.waiting import Entry, Hints, Waiting, overlap
 from cassieq_spark.model.settlement import Ack, Extend, Judged
-from cassieq_spark.model.taken import cancelled
 
 
 def ids(client: int, sends: int) -> Callable[[], UUID]:

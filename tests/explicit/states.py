@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.delays import DELAY_STEP_US
+from cassieq_spark.model.expiry import DELAY_STEP_US
 from cassieq_spark.model.ids import Runs, union
 
 if TYPE_CHECKING:

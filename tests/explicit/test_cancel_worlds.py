@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from cassieq_spark.model import lease, taken
+from cassieq_spark.model import lease
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import Lease, Terms
@@ -75,20 +75,20 @@ def test_a_message_is_delivered_or_cancelled_and_who_cancels_learns_it(world: Ca
 def counted_too(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
     """What somebody was given, and what came back from him."""
     fresh = tuple(replace(part, deliveries=0) for part in row.returned)
-    after = taken.cancelled(replace(row, returned=fresh), wanted, now_us=now_us)
+    after = lease.cancelled(replace(row, returned=fresh), wanted, now_us=now_us)
     return row if not wanted.issubset(after.cancelled - row.cancelled) else after
 
 
 def leased_too(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
     leased = [one.runs & wanted for one in row.leases]
     if not any(leased):
-        return taken.cancelled(row, wanted, now_us=now_us)
-    after = taken.taken_out(row, wanted, now_us=now_us)
+        return lease.cancelled(row, wanted, now_us=now_us)
+    after = lease.taken_out(row, wanted, now_us=now_us)
     return replace(after, cancelled=row.cancelled | wanted)
 
 
 def forgotten(row: Bucket, wanted: Runs, *, now_us: int) -> Bucket:
-    after = taken.cancelled(row, wanted, now_us=now_us)
+    after = lease.cancelled(row, wanted, now_us=now_us)
     return row if after is row else replace(after, cancelled=EMPTY)
 
 

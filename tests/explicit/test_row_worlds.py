@@ -29,7 +29,7 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.model.lease import Terms
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.rows import callers, fold, known, outcomes, waiting
+from cassieq_spark.model.rows import fold, known, waiting
 from cassieq_spark.model.rows.events import Answer, Fate, fate_of
 from cassieq_spark.model.rows.intents import (
     ACK,
@@ -433,9 +433,9 @@ def as_if(was: Fate, told: Fate) -> Callable[..., Fate]:
     return wrong
 
 
-def ambiguous(self: callers.Callers, entries: Any, error: Exception | None = None) -> None:
+def ambiguous(self: known.Callers, entries: Any, error: Exception | None = None) -> None:
     for one in entries:
-        self._end(one, callers.End.AMBIGUOUS, error)
+        self._end(one, known.End.AMBIGUOUS, error)
 
 
 def marks_are_proof(
@@ -487,7 +487,7 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "somebody is told something else than one after the other",
     ),
     "3 who leaves gives back whole leases": (
-        (outcomes, "given_back", whole_leases),
+        (known, "given_back", whole_leases),
         "sharers leave",
         "I2: whoever holds a message has lost it before its lease was over",
     ),
@@ -517,17 +517,17 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "what was not sent is sent after its caller has left",
     ),
     "5 what a leaver was given stays": (
-        (callers.Callers, "_give_back", lambda *_: None),
+        (known.Callers, "_give_back", lambda *_: None),
         "three share, one leaves",
         "what was claimed for a caller that is gone stays leased",
     ),
     "5 it is given back as a delivery": (
-        (outcomes, "given_back", counted),
+        (known, "given_back", counted),
         "three share, one leaves",
         "P18: a delivery that nobody was handed is counted",
     ),
     "5 what was never sent is ambiguous": (
-        (callers.Callers, "_fail_all", ambiguous),
+        (known.Callers, "_fail_all", ambiguous),
         "callers with little time",
         "what was never sent is called ambiguous",
     ),
@@ -552,12 +552,12 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "a caller is told that it is lost, and it happened or may yet",
     ),
     "6 stale, though it took effect": (
-        (outcomes, "is_told", lambda *_: True),
+        (known, "is_told", lambda *_: True),
         "tags are evicted",
         "a settlement that took effect is called stale",
     ),
     "6 what a claim has made is told, whatever became of it": (
-        (outcomes, "still_held", lambda _, leases: tuple(leases)),
+        (known, "still_held", lambda _, leases: tuple(leases)),
         "a claim is heard after its end",
         "a claim is told what the row does not hold",
     ),
@@ -572,12 +572,12 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "a hint that came late is not written again",
     ),
     "7 nobody reads L": (
-        (callers, "Answer", without_reads_of_low),
+        (known, "Answer", without_reads_of_low),
         "the bucket is dropped, and its ghost comes back",
         "I4: what was dropped is called stale",
     ),
     "7 claims of a ghost": (
-        (callers, "Answer", without_reads_of_low),
+        (known, "Answer", without_reads_of_low),
         "a ghost is claimed from",
         "messages of a dropped bucket are handed out",
     ),

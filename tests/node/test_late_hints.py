@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.model.delays import DELAYED_GROUPS_LIMIT
+from cassieq_spark.model.expiry import DELAYED_GROUPS_LIMIT
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Action, Extend, Release

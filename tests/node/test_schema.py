@@ -169,7 +169,7 @@ def test_tables_of_another_keyspace_user_stay(connect: Any) -> None:
     client = connect()
     client.bootstrap()
     session = client._session
-    session.define(f"CREATE TABLE {session.keyspace}.theirs (a int PRIMARY KEY)")
+    portal.run(session.define(f"CREATE TABLE {session.keyspace}.theirs (a int PRIMARY KEY)"))
     driver_of(session).session.execute(f"INSERT INTO {session.keyspace}.theirs (a) VALUES (1)")  # noqa: S608
 
     client.bootstrap()
@@ -189,8 +189,10 @@ def test_a_keyspace_of_another_release_is_refused_before_anything_is_made(connec
     client = connect()
     client.bootstrap()
     session = client._session
-    session.run(statements.WRITE_META, ("schema_version", str(schema.SCHEMA_VERSION + 1)))
-    session.define(f"DROP TABLE {session.keyspace}.overlay")
+    portal.run(
+        session.run(statements.WRITE_META, ("schema_version", str(schema.SCHEMA_VERSION + 1)))
+    )
+    portal.run(session.define(f"DROP TABLE {session.keyspace}.overlay"))
 
     for refused in (client.bootstrap, client.queues, lambda: client.create_queue("q")):
         with pytest.raises(SchemaMismatch, match=f"version {schema.SCHEMA_VERSION + 1}"):

@@ -23,7 +23,7 @@ from cassieq_spark.model import lease as rules
 from cassieq_spark.model import redrive, settlement
 from cassieq_spark.model.bucket import Bucket, Lease, Returned, SinkRef, Status
 from cassieq_spark.model.dead import may_close, may_redrive, movable
-from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import Delayed
 from cassieq_spark.model.ids import EMPTY, BucketNo, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.lease import Terms

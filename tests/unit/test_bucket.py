@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model import delays as rules_of_delays
+from cassieq_spark.model import expiry as rules_of_delays
 from cassieq_spark.model.bucket import (
     MEANS_NOTHING_ALONE,
     Bucket,
@@ -22,7 +22,7 @@ from cassieq_spark.model.bucket import (
     Status,
 )
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import DELAY_STEP_US, DELAYED_GROUPS_LIMIT, Delayed
+from cassieq_spark.model.expiry import DELAY_STEP_US, DELAYED_GROUPS_LIMIT, Delayed
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 
 if TYPE_CHECKING:

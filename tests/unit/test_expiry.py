@@ -14,8 +14,7 @@ from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model import expiry
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import Bucket, Returned, SinkRef, Status
-from cassieq_spark.model.delays import DELAY_STEP_US, Delayed
-from cassieq_spark.model.expiry import MINUTE_US, Expiring, Life, times_of
+from cassieq_spark.model.expiry import DELAY_STEP_US, MINUTE_US, Delayed, Expiring, Life, times_of
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
 from cassieq_spark.store.tables import claims

@@ -13,7 +13,7 @@ from cassieq_spark.model import lease as rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Lease, Returned, Status
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import Delayed
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
 from cassieq_spark.model.row_limits import (

@@ -15,7 +15,7 @@ from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Returned, Status, without_dead
 from cassieq_spark.model.dead import REDRIVE, DeadSet
 from cassieq_spark.model.dead_letter import DeadLetterHeaders, headers_of, is_own
-from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import Delayed
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.settlement import Reject

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Returned, Status
 from cassieq_spark.model.dead import OUT_OF_DELIVERIES, DeadSet
-from cassieq_spark.model.delays import Delayed
+from cassieq_spark.model.expiry import Delayed
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.settlement import (
     Ack,

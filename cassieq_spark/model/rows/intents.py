@@ -15,9 +15,8 @@ from cassieq_spark.model import lease as leases
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import EMPTY, Runs, union
-from cassieq_spark.model.lease import Terms
+from cassieq_spark.model.lease import Terms, Wanted, cancelled
 from cassieq_spark.model.settlement import Ack, Judged
-from cassieq_spark.model.taken import cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,22 +87,14 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Wanted):
     """Lease up to ``at_most`` visible messages.
 
     Attributes:
         visibility_us: The length of the lease, from the fold on.
-        run, below, max_deliveries, expired_die, fresh_first: See `Terms`.
     """
 
-    at_most: int
-    owner: str
     visibility_us: int
-    run: UUID | None = None
-    below: int | None = None
-    max_deliveries: int | None = None
-    expired_die: bool = False
-    fresh_first: bool = False
     touches: ClassVar[Runs | None] = EMPTY
 
     @property

@@ -1,22 +1,31 @@
-"""Keep a client's knowledge of one row, and learn the outcome of a CAS from it. Pure."""
+"""Keep what a client knows of one row and of its callers, and each one's answer. Pure.
+
+A CAS's outcome is learnt from its tag (`events.fate_of`). Marks count only where the tags no longer
+tell [R8].
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cassieq_spark.model.rows import outcomes
-from cassieq_spark.model.rows.callers import Callers, Sent
+from cassieq_spark.model.ids import union
 from cassieq_spark.model.rows.events import Answer, End, Fate, Pause, fate_of
+from cassieq_spark.model.rows.intents import Ask, Claimed, Settle
+from cassieq_spark.model.rows.waiting import Entry, Waiting
+from cassieq_spark.model.settlement import Ack, Judged, Release
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.rows.events import Seen
-    from cassieq_spark.model.rows.intents import Effect, Moment
-    from cassieq_spark.model.rows.waiting import Entry
+    from cassieq_spark.model.bucket import Bucket, Lease
+    from cassieq_spark.model.rows.events import Output, Seen, SeenVersion
+    from cassieq_spark.model.rows.fold import Folded
+    from cassieq_spark.model.rows.intents import Effect, Moment, Result
+
+GIVE_BACK_S: Final = 1.0
+"""The time for which the writer tries to release an unused claim; then the lease runs out."""
 
 MAX_REFUSALS: Final = 64
 """The most refused CASes in a row of one settlement, before its caller gets an error."""
@@ -26,6 +35,134 @@ ALONE: Final = 4
 """The limits of a remembered row. If others change the row too, it is not used for this time, or
 until this many CASes of the client followed each other: a refused CAS costs more than a read
 (ADR 34)."""
+
+
+def leases_of(effect: Effect) -> tuple[Lease, ...]:
+    """Return the leases that a claim got."""
+    return effect.result.leases if isinstance(effect.result, Claimed) else ()
+
+
+def still_held(row: Bucket | None, leases: Iterable[Lease]) -> tuple[Lease, ...]:
+    """Return what the row still holds of these leases: others may have settled or claimed some.
+
+    Each lease counts with its own messages only: others may hold some of the same lease, with other
+    ends.
+    """
+    found: list[Lease] = []
+    entries = () if row is None else row.leases
+    for lease in leases:
+        same = [one for one in entries if one.lease_id == lease.lease_id]
+        there = [one for one in same if one.runs & lease.runs]
+        if there:
+            runs = union(one.runs & lease.runs for one in there)
+            found.append(replace(lease, runs=runs, until_us=min(one.until_us for one in there)))
+    return tuple(found)
+
+
+def is_told(entry: Entry, result: Result) -> bool:
+    """Whether a settlement may get this result, though a CAS of it is in doubt.
+
+    "Stale" or "acked" may mean that the CAS took effect, and that others got the message since. An
+    ack that took effect can be seen for ever (I4), so it gets its result.
+    """
+    if not entry.doubts or not isinstance(result, Judged) or not isinstance(entry.intent, Settle):
+        return True
+    ended = result.stale.keys() | result.never.keys()
+    return not any(
+        (ask.lease_id in ended or result.acked) and not isinstance(ask.action, Ack)
+        for ask in entry.intent.asks
+    )
+
+
+def given_back(leases: Iterable[Lease]) -> Settle:
+    """Release messages that nobody was handed: uncounted, and by their runs (I2) [P18]."""
+    release = Release(is_counted=False)
+    return Settle(asks=tuple(Ask(lease.lease_id, release, lease.runs) for lease in leases))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A CAS under way, or one whose outcome is unknown."""
+
+    before: SeenVersion
+    mark: UUID
+    entries: tuple[Entry, ...]
+    folded: Folded
+    as_of: int
+    sent_us: int
+
+
+class Callers:
+    """The callers of one row."""
+
+    def __init__(self) -> None:
+        self._waiting = Waiting()
+        self._sent: Sent | None = None
+        self._gone: frozenset[int] = frozenset()  # callers of ``_sent`` that no longer wait
+        self._untaken: dict[int, tuple[Lease, ...]] = {}
+        self._own = 0
+        self._out: list[Output] = []
+
+    def _leave(self, ticket: int, moment: Moment) -> None:
+        self._waiting.remove({ticket})
+        if self._sent is not None:
+            self._gone |= {ticket}
+        self._give_back(self._untaken.pop(ticket, ()), moment)
+
+    def _end_overdue(self, moment: Moment) -> None:
+        self._fail_all(self._waiting.overdue(moment.at_s))
+        if self._sent is None:
+            return
+        for one in self._sent.entries:
+            if one.deadline_s <= moment.at_s and one.ticket not in self._gone:
+                self._end(one, End.AMBIGUOUS)
+                self._gone |= {one.ticket}
+
+    def _give_back(self, leases: Sequence[Lease], moment: Moment) -> None:
+        if leases:
+            self._own -= 1
+            until_s = moment.at_s + GIVE_BACK_S
+            intent = given_back(leases)
+            self._waiting.add(Entry(ticket=self._own, intent=intent, deadline_s=until_s))
+
+    def _fail_all(self, entries: Iterable[Entry], error: Exception | None = None) -> None:
+        """End callers whose intents were never sent, except for earlier CASes in doubt."""
+        for one in entries:
+            if one.ticket not in self._gone:
+                self._end(one, End.AMBIGUOUS if one.doubts else End.NOT_SENT, error)
+
+    def _end(self, entry: Entry, end: End, error: Exception | None = None) -> None:
+        if not entry.is_own:
+            self._out.append(Answer(ticket=entry.ticket, end=end, error=error))
+
+    def _done(self, entry: Entry, effect: Effect, now: Seen | None, moment: Moment) -> None:
+        """Answer a caller whose effect is in the row, or has none; ``now`` is the row by then."""
+        result = effect.result
+        if isinstance(result, Claimed):
+            # A claim's result follows the row as it is now: others may have changed it since. A
+            # settlement's verdict follows its own CAS, even if others got the message since.
+            there = None if now is None else now.value
+            result = replace(result, leases=still_held(there, result.leases))
+            if entry.ticket in self._gone:
+                self._give_back(result.leases, moment)
+            elif result.leases:
+                self._untaken[entry.ticket] = result.leases
+        if entry.is_own or entry.ticket in self._gone:
+            return
+        if not is_told(entry, result):
+            self._end(entry, End.AMBIGUOUS)
+            return
+        self._out.append(
+            Answer(
+                ticket=entry.ticket,
+                end=End.DONE,
+                result=result,
+                before=effect.before,
+                changed=effect.row,
+                row=now,
+                reads_low=effect.reads_low,
+            )
+        )
 
 
 class KnownRow(Callers):
@@ -93,7 +230,7 @@ class KnownRow(Callers):
             effect = sent.folded.effects[entry.ticket]
             if entry.is_claim:  # its caller has got `End.AMBIGUOUS`
                 there = None if row is None else row.value
-                self._give_back(outcomes.still_held(there, outcomes.leases_of(effect)), moment)
+                self._give_back(still_held(there, leases_of(effect)), moment)
             elif fate is Fate.APPLIED:
                 for one in self._waiting.remove({entry.ticket}):
                     self._done(one, effect, row, moment)
@@ -148,9 +285,9 @@ class KnownRow(Callers):
         Another fold would lease twice, and use up a delivery. A mark proves success, and a missing
         mark proves nothing [P7].
         """
-        leases = outcomes.leases_of(effect)
+        leases = leases_of(effect)
         there = None if now is None else now.value
-        if fate is Fate.EVICTED and outcomes.still_held(there, leases):
+        if fate is Fate.EVICTED and still_held(there, leases):
             self._done(entry, effect, now, moment)
         elif entry.ticket in self._gone:
             return

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Final
 from cassieq_spark.model.pointer import MINUTE_US, minute_of
 from cassieq_spark.model.rows import events, waiting
 from cassieq_spark.model.rows import fold as folds
-from cassieq_spark.model.rows.callers import Sent
 from cassieq_spark.model.rows.intents import Claim, Turn
-from cassieq_spark.model.rows.known import ALONE, KnownRow
+from cassieq_spark.model.rows.known import ALONE, KnownRow, Sent
 from cassieq_spark.model.rows.waiting import Entry, Hints
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
-from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import (
     ONLY_BATCH,
     Admission,
     Begun,
     Commit,
+    Costs,
     Identity,
     NothingToDo,
     Register,

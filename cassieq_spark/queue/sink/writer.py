@@ -23,9 +23,9 @@ from cassieq_spark.errors import CassieqError, SinkFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
-from cassieq_spark.model.costs import Costs
 from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.sink_txn import Costs
 from cassieq_spark.queue.lane import Lane, LaneEnded
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store.cas import Applied, Stored

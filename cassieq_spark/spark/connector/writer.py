@@ -23,8 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from cassieq_spark.errors import ConnectorMissing, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
-from cassieq_spark.model.costs import Costs
-from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
+from cassieq_spark.model.sink_txn import AlreadyCommitted, Costs, Identity, TaskResult
 from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.sink import transaction

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
 from cassieq_spark.store import statements
 from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
-from cassieq_spark.store.rows import KEPT_BYTES, Rows
+from cassieq_spark.store.rows import KEPT_BYTES, Port, Rows
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
     from cassieq_spark.store.tables.hints import Hints
+
+
+Some = tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]
+"""Rows, and the errors of those that stayed unanswered."""
 
 
 class Buckets:
@@ -62,9 +65,7 @@ class Buckets:
         row = await self._session.one(statements.READ_BUCKET, (self._lane, bucket))
         return None if row is None or row.writer is None else _stored(self._lane, bucket, row)
 
-    async def read_many(
-        self, buckets: Iterable[BucketNo]
-    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+    async def read_many(self, buckets: Iterable[BucketNo]) -> Some:
         """Read several rows at once as `read` does; an unreadable row has status ``corrupt`` [T21].
 
         A caller that wants to change that row gets the error from `read`; the others are not
@@ -86,31 +87,23 @@ class Buckets:
                 del unread[bucket]
         return found, unread
 
-    async def read_some(
-        self, buckets: Iterable[BucketNo]
-    ) -> tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]:
+    async def read_some(self, buckets: Iterable[BucketNo]) -> Some:
         """Read as `read_many` does, but only once: rows, and the errors of those not answered [T5].
 
         It is for callers that can do without a row for now: nobody waits for it.
         """
         return await self.begin_read_some(buckets)()
 
-    def begin_read_some(
-        self, buckets: Iterable[BucketNo]
-    ) -> Callable[
-        [], Awaitable[tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]]
-    ]:
+    def begin_read_some(self, buckets: Iterable[BucketNo]) -> Callable[[], Awaitable[Some]]:
         """Send the reads of `read_some`, without waiting; call the returned function, once."""
         wanted = list(buckets)
         sent = [
             self._session.start(statements.READ_BUCKET, (self._lane, bucket)) for bucket in wanted
         ]
 
-        async def answered() -> tuple[
-            dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]
-        ]:
-            found: dict[BucketNo, Stored[Bucket] | None] = {}
-            unread: dict[BucketNo, StoreError] = {}
+        async def answered() -> Some:
+            some: Some = ({}, {})
+            found, unread = some
             for bucket, one in zip(wanted, sent, strict=True):
                 rows = await self._session.answer(one)
                 if isinstance(rows, StoreError):
@@ -118,7 +111,7 @@ class Buckets:
                 else:
                     is_there = rows and rows[0].writer is not None
                     found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None
-            return found, unread
+            return some
 
         return answered
 
@@ -167,8 +160,19 @@ class Buckets:
                 leave(outcome.now)  # otherwise others have changed it since
         return outcome
 
-    def _port(self, bucket: BucketNo) -> _Port:
-        return _Port(self, self._hints, bucket)
+    def _port(self, bucket: BucketNo) -> Port:
+        async def send(before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
+            encoded = claims.encode(row)
+            outcome = await self._send(
+                statements.UPDATE_BUCKET, bucket, before, row, (encoded,), mark=mark
+            )
+            return outcome, len(encoded)
+
+        async def hint(times_us: Iterable[int], now_us: int) -> None:
+            due = [(bucket, time_us) for time_us in times_us]
+            await self._hints.write(due, now_us=now_us, is_sure=False)
+
+        return Port(partial(self.read, bucket), send, hint, self._hints.passed)
 
     async def _send(
         self,
@@ -185,33 +189,6 @@ class Buckets:
         return await self._sender.send(
             statement, key, row, columns, before=before, read=read, mark=mark
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Port:
-    """The port of one row for its `RowWriter`."""
-
-    buckets: Buckets
-    hints: Hints
-    bucket: BucketNo
-
-    async def read(self) -> Stored[Bucket] | None:
-        return await self.buckets.read(self.bucket)
-
-    async def send(self, before: Version, row: Bucket, mark: UUID) -> tuple[Outcome[Bucket], int]:
-        encoded = claims.encode(row)
-        send = self.buckets._send  # noqa: SLF001 - of this module
-        outcome = await send(
-            statements.UPDATE_BUCKET, self.bucket, before, row, (encoded,), mark=mark
-        )
-        return outcome, len(encoded)
-
-    async def hint(self, times_us: Iterable[int], now_us: int) -> None:
-        due = [(self.bucket, time_us) for time_us in times_us]
-        await self.hints.write(due, now_us=now_us, is_sure=False)
-
-    def passed(self) -> int:
-        return self.hints.passed()
 
 
 def size_of(row: Bucket) -> int:

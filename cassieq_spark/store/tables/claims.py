@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgpack
 
 from cassieq_spark.model.bucket import Bucket, Lease, Returned
 from cassieq_spark.model.dead import DeadSet
-from cassieq_spark.model.delays import Delayed
-from cassieq_spark.model.expiry import MINUTE_US, Expiring
+from cassieq_spark.model.expiry import MINUTE_US, Delayed, Expiring
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 """The errors that `decode` may raise for bytes that `encode` did not write."""
@@ -26,31 +28,14 @@ CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 def encode(row: Bucket) -> bytes:
     """Encode all of a row that has no column of its own."""
     claims: dict[str, Any] = {
-        name: runs.encode()
-        for name, runs in (
-            ("fresh", row.fresh),
-            ("purged", row.purged),
-            ("cancelled", row.cancelled),
-        )
-        if runs
+        name: encode_one(value)
+        for name, field, encode_one, _ in _PARTS
+        if (value := getattr(row, field))
     }
-    if row.returned:
-        claims["returned"] = [[part.deliveries, part.runs.encode()] for part in row.returned]
-    if row.delayed:
-        claims["delayed"] = _encode_delayed(row.delayed)
-    if row.leases:
-        claims["leases"] = encode_leases(row.leases)
-    if row.dead:
-        claims["dead"] = encode_dead(row.dead)
-        if deaths := _encode_deaths(row.dead):
-            claims["deaths"] = deaths
-    if row.revisions:
-        claims["revisions"] = _encode_revisions(row.revisions)
-    if row.expiring:
-        claims["expiring"] = _encode_expiring(row.expiring)
+    if deaths := _encode_deaths(row.dead):
+        claims["deaths"] = deaths
     if row.expires_us is not None:
         claims["expires"] = row.expires_us
-    claims |= {"keys": True} if row.has_keys else {}
     return bytes(msgpack.packb(claims))
 
 
@@ -65,21 +50,7 @@ def decode(encoded: bytes) -> dict[str, Any]:
     if "deaths" in claims:
         claims["dead"].append(claims["deaths"])
     return {
-        field: decode_one(claims[name])
-        for name, field, decode_one in (
-            ("fresh", "fresh", Runs.decode),
-            ("purged", "purged", Runs.decode),
-            ("cancelled", "cancelled", Runs.decode),
-            ("returned", "returned", _decode_returned),
-            ("delayed", "delayed", _decode_delayed),
-            ("leases", "leases", decode_leases),
-            ("dead", "dead", decode_dead),
-            ("revisions", "revisions", _decode_revisions),
-            ("expiring", "expiring", _decode_expiring),
-            ("expires", "expires_us", int),
-            ("keys", "has_keys", bool),
-        )
-        if name in claims
+        field: decode_one(claims[name]) for name, field, _, decode_one in _PARTS if name in claims
     }
 
 
@@ -204,6 +175,10 @@ def _encode_delayed(groups: tuple[Delayed, ...]) -> list[Any]:
     return encoded
 
 
+def _encode_returned(parts: tuple[Returned, ...]) -> list[Any]:
+    return [[part.deliveries, part.runs.encode()] for part in parts]
+
+
 def _decode_returned(encoded: Any) -> tuple[Returned, ...]:
     return tuple(
         Returned(deliveries=deliveries, runs=Runs.decode(runs)) for deliveries, runs in encoded
@@ -256,3 +231,20 @@ def _decode_revisions(encoded: Any) -> tuple[tuple[int, int], ...]:
     offsets, numbers = encoded
     runs = Runs.decode(offsets) if offsets else EMPTY
     return tuple(zip(runs.offsets(), struct.unpack(f"<{len(numbers) // 8}q", numbers), strict=True))
+
+
+_PARTS: Final[tuple[tuple[str, str, Callable[[Any], Any], Callable[[Any], Any]], ...]] = (
+    ("fresh", "fresh", Runs.encode, Runs.decode),
+    ("purged", "purged", Runs.encode, Runs.decode),
+    ("cancelled", "cancelled", Runs.encode, Runs.decode),
+    ("returned", "returned", _encode_returned, _decode_returned),
+    ("delayed", "delayed", _encode_delayed, _decode_delayed),
+    ("leases", "leases", encode_leases, decode_leases),
+    ("dead", "dead", encode_dead, decode_dead),
+    ("revisions", "revisions", _encode_revisions, _decode_revisions),
+    ("expiring", "expiring", _encode_expiring, _decode_expiring),
+    ("expires", "expires_us", int, int),
+    ("keys", "has_keys", bool, bool),
+)
+"""The parts of the map: its name there, the field of a `Bucket`, and how both become each other.
+A part that is empty is left out."""

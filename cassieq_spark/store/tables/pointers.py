@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.store import statements
 
@@ -30,6 +29,10 @@ class Seen:
     is_begun: bool = False
 
 
+_KNOWN: Final = frozenset(Pointer)
+"""The kinds of pointers, which are the fields of `Pointers`; a newer release may have more."""
+
+
 class PointerTable:
     """The pointers of one lane."""
 
@@ -52,18 +55,10 @@ class PointerTable:
         return found
 
     def _pointers(self, rows: Iterable[Any]) -> Pointers:
-        values = {row.kind: row.value or 0 for row in rows}
-        time = self.seen.time = values.get(Pointer.TIME.value, 0)
-        return Pointers(
-            reader=BucketNo(values.get(Pointer.READER.value, 0)),
-            repair=BucketNo(values.get(Pointer.REPAIR.value, 0)),
-            time=time,
-            dropped=BucketNo(values.get(Pointer.DROPPED.value, 0)),
-            end=BucketNo(values.get(Pointer.END.value, 0)),
-            schedule=values.get(Pointer.SCHEDULE.value, 0),
-            schedule_closed=values.get(Pointer.SCHEDULE_CLOSED.value, 0),
-            schedule_healed=values.get(Pointer.SCHEDULE_HEALED.value, 0),
-        )
+        values: dict[str, Any] = {row.kind: row.value or 0 for row in rows if row.kind in _KNOWN}
+        found = Pointers(**values)
+        self.seen.time = found.time
+        return found
 
     def time_seen(self) -> int:
         """Return the time pointer as this client last read it; it may be further by now."""

@@ -6,7 +6,7 @@ import hashlib
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgpack
@@ -31,8 +31,7 @@ LIST_IN_ROW_BYTES: Final = 64 * 1024
 [R24]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ListRef:
+class _ListRef(NamedTuple):
     """The place of a bucket list: in the row, or in ``parts`` rows under ``list_id``.
 
     The id is new with each attempt, and not the epoch: two committers of one epoch may write
@@ -182,19 +181,14 @@ class Sinks(CasTable[SinkRow]):
     async def _store_list(self, sink_id: str, listed: BucketList) -> _ListRef:
         encoded = _encode_list(listed)
         if len(encoded) <= LIST_IN_ROW_BYTES:
-            return _ListRef(inline=encoded, list_id=None, parts=0, digest=None)
+            return _ListRef(encoded, None, 0, None)
         list_id = self._session.entropy.new_uuid()
         parts = [
             encoded[at : at + LIST_IN_ROW_BYTES] for at in range(0, len(encoded), LIST_IN_ROW_BYTES)
         ]
         for number, part in enumerate(parts):
             await self._session.run(statements.WRITE_SINK_LIST, (sink_id, list_id, number, part))
-        return _ListRef(
-            inline=None,
-            list_id=list_id,
-            parts=len(parts),
-            digest=hashlib.sha256(encoded).digest(),
-        )
+        return _ListRef(None, list_id, len(parts), hashlib.sha256(encoded).digest())
 
     async def _load_list(self, row: Any, sink_id: str) -> BucketList:
         if row.list_id is None:
@@ -235,10 +229,7 @@ def _columns(row: SinkRow, ref: _ListRef) -> tuple[Any, ...]:
         row.changed_us,
         row.epoch,
         row.last,
-        ref.inline,
-        ref.list_id,
-        ref.parts,
-        ref.digest,
+        *ref,
         row.query_id,
         row.checkpoint,
         row.run,
