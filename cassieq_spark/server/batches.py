@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cassieq_spark.entropy import new_uuid
@@ -82,6 +83,18 @@ async def put(
     for places, answer in zip(by_common.values(), answers, strict=True):
         found.update(zip(places, answer, strict=True))
     return [found[at] for at in range(len(messages))]
+
+
+def check_any(found: Sequence[PutResult | Exception]) -> None:
+    """Raise what has befallen all messages: it is the request that fails, not a message."""
+    first = found[0]
+    if not isinstance(first, Exception) or len({type(one) for one in found}) > 1:
+        return
+    if isinstance(first, PutAmbiguous):
+        # Those that were put together have one error, which names these alone.
+        unknown = [one.message_ids for one in dict.fromkeys(found) if isinstance(one, PutAmbiguous)]
+        raise PutAmbiguous(first.message, message_ids=tuple(chain.from_iterable(unknown)))
+    raise first
 
 
 async def _together(

@@ -207,7 +207,7 @@ class Addresses(Generic[A]):
 
     def methods(self, path: str) -> Iterable[str] | None:
         """The methods of a path, GET for HEAD, too; None: there is no such path."""
-        return next((methods for form, methods in self._known if form.match(path)), None)
+        return next((methods for form, methods in self._known if form.fullmatch(path)), None)
 
     def find(self, scope: Scope) -> A:
         """Return what a request asks for; its scope gets the parameters of the path.
@@ -216,7 +216,7 @@ class Addresses(Generic[A]):
             Refusal: There is nothing at this address.
         """
         for form, methods in self._known:
-            if found := form.match(scope["path"]):
+            if found := form.fullmatch(scope["path"]):
                 scope["path_params"] = found.groupdict()
                 return methods["GET" if scope["method"] == "HEAD" else scope["method"]]
         raise Refusal(404, self._nothing)

@@ -104,9 +104,10 @@ class RestOperation(AtAddress):
 
     @property
     def is_body_needed(self) -> bool:
-        """Whether an empty body is wrong: it lacks a field that the model needs."""
-        return isinstance(self.body, type) and any(
-            field.is_required() for field in self.body.model_fields.values()
+        """Whether an empty body is wrong: it lacks a field, or says nothing."""
+        return isinstance(self.body, type) and (
+            getattr(self.body, "is_needed", False)
+            or any(field.is_required() for field in self.body.model_fields.values())
         )
 
 

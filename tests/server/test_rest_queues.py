@@ -119,6 +119,8 @@ def test_statistics_count_what_is_there_and_a_purge_drops_it(
     [
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/queues/a%0Ab", 400, "option_invalid"),
+        ("GET", "/queues%0A", 404, "not_found"),
+        ("POST", "/queues/orders/purge%0A", 404, "not_found"),
         ("GET", "/queues/", 404, "not_found"),
         ("POST", "/queues", 405, "method_not_allowed"),
         ("TRACE", "/queues", 405, "method_not_allowed"),

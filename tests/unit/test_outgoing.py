@@ -9,7 +9,7 @@ import pytest
 
 from cassieq_spark.errors import PutAmbiguous
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.server.batches import Outgoing, put
+from cassieq_spark.server.batches import Outgoing, check_any, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,3 +47,20 @@ def test_of_messages_with_one_id_none_is_called_stored_unless_all_are(
     answers = told(Fails(stored, ()), "a", "a")
 
     assert [is_told, is_told] == [isinstance(one, PutResult) for one in answers]
+
+
+def test_a_request_of_which_nothing_is_known_names_all_of_its_messages() -> None:
+    """Messages that differ are put side by side, and each part has an error of its own."""
+    parts = [PutAmbiguous("cut off", message_ids=ids) for ids in (("a", "b"), ("c",))]
+
+    with pytest.raises(PutAmbiguous) as raised:
+        check_any([parts[0], parts[1], parts[0]])
+
+    assert ("a", "b", "c") == raised.value.message_ids
+
+
+def test_what_has_befallen_some_is_no_error_of_the_request() -> None:
+    stored = PutResult(message_id="a", duplicate=False)
+
+    check_any([stored, PutAmbiguous("cut off", message_ids=("b",))])
+    check_any([PutAmbiguous("cut off", message_ids=("b",)), ValueError()])

@@ -6,7 +6,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import jiter
@@ -41,8 +41,13 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,19})?")
 
 
 class Strict(BaseModel):
-    """A body or query: nothing is converted, and nothing unknown is let through."""
+    """A body or query: nothing is converted, and nothing unknown is let through.
 
+    Attributes:
+        is_needed: Whether it says nothing that can be done if it is empty.
+    """
+
+    is_needed: ClassVar[bool] = False
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")

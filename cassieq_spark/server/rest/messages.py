@@ -69,8 +69,7 @@ async def put_many(call: Call) -> dict[str, Any]:
     given: list[models.PutMessage] = call.body.messages
     messages = [_outgoing(one, one.body, one.headers) for one in given]
     found = await batches.put(call.backend, call.queue, messages)
-    if isinstance(found[0], Exception) and len({type(one) for one in found}) == 1:
-        raise found[0]  # it is the request that fails, not a message
+    batches.check_any(found)
     results = [
         {"problem": problem_of(one)} if isinstance(one, Exception) else _result(one)
         for one in found

@@ -6,7 +6,7 @@ import base64
 import binascii
 from datetime import datetime
 from types import NoneType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -237,6 +237,8 @@ class NewQueue(Strict):
 
 class QueueChange(Strict):
     """Settings and labels that change; null resets a setting, and removes a label."""
+
+    is_needed: ClassVar[bool] = True
 
     settings: Settings = Field({}, description="Times are seconds.")
     labels: Annotated[dict[str, str | None], wrong_alone(str, NoneType)] = Field(

@@ -233,6 +233,7 @@ def each(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:
     """Do a batch. An entry whose parameters are wrong has failed before, and alone."""
 
     async def run(call: Call) -> dict[str, Any]:
+        await call.backend.opened(call.queue)  # it says so before it looks at entries
         entries = _entries(call)
         right = [one for one in entries if FAILURE not in one]
         answers = iter(await work(call, right) if right else ())
