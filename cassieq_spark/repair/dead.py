@@ -92,8 +92,11 @@ async def move(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead) -> int | 
         # If the target was deleted meanwhile, the copy may have gone with it: the set stays.
         await target.read_pointers()
         await _take_out(lane, bucket, set_id)
-        told = "dead_moved" if dead[0].target is None else "messages_redriven"
-        event(_logger, told, queue=lane.queue, to=target.queue, messages=moved)
+        where = {"queue": lane.queue, "to": target.queue, "messages": moved}
+        if dead[0].target is None:
+            event(_logger, "dead_moved", **where)
+        else:
+            event(_logger, "messages_redriven", **where)
     await _end(target, sink_id)
     return moved
 
