@@ -28,7 +28,7 @@ from __future__ import annotations
 from copy import copy
 from typing import ClassVar, TypeVar
 
-E = TypeVar("E", bound=Exception)
+E = TypeVar("E", bound=BaseException)
 
 
 class CassieqError(Exception):

@@ -293,7 +293,7 @@ class Waiting:
         found: list[Message] = []
         try:
             found = await self.getter.look(lane, replace(party.terms, at_most=at_most))
-        except Exception as error:  # noqa: BLE001 - it is raised in the waiters
+        except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
             is_over = self._fail(party.terms, error)
         else:
             is_over = bool(found)
@@ -332,7 +332,7 @@ class Waiting:
         if party.waiters:
             self._line[party.terms] = party
 
-    def _fail(self, terms: GetRequest, error: Exception) -> bool:
+    def _fail(self, terms: GetRequest, error: BaseException) -> bool:
         """Raise an error in the waiters. Return whether it concerns the whole queue.
 
         In that case, waiters that came since get it, too: each would wait for a look of its own

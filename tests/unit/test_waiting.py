@@ -255,3 +255,26 @@ def test_a_look_beside_many_waiters_costs_what_it_costs_beside_few() -> None:
         return asyncio.run(run())
 
     assert 0 < steps_of_looks(5_000) < 2 * steps_of_looks(50)
+
+
+def test_whatever_ends_a_look_is_raised_in_those_who_wait_and_the_next_one_looks() -> None:
+    class Killed(BaseException):
+        pass
+
+    async def run() -> None:
+        here, getter = Waiting(system), Backlog(left=1)
+        here.getter = getter  # type: ignore[assignment]
+        look = getter.look
+
+        async def dies(*_: Any) -> list[Message]:
+            getter.look = look  # type: ignore[method-assign]
+            raise Killed
+
+        getter.look = dies  # type: ignore[method-assign]
+        waits = [here.get(lane(), request(wait_s=60)) for _ in range(2)]
+        assert 2 * [Killed] == [
+            type(one) for one in await asyncio.gather(*waits, return_exceptions=True)
+        ]
+        assert 1 == len(await here.get(lane(), request(wait_s=60)))
+
+    asyncio.run(asyncio.wait_for(run(), 10))
