@@ -216,5 +216,5 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
             raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
         option, where = known[key], f"{key!r} in [{name}] of {path}"
         found[key] = queue_setting(option, value, where) if name == "queue" else value
-        option.checked(where, found[key])
+        option.checked(where, found[key], given=value)
     return found

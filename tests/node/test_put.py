@@ -18,7 +18,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.put.producer import Producer
+from cassieq_spark.queue.put.producer import Producer, Proof, write
 from cassieq_spark.queue.work import Where
 from cassieq_spark.store import portal, session
 from tests.fixtures.faults import Fault
@@ -233,8 +233,10 @@ def test_a_put_that_cannot_be_settled_is_ambiguous_by_name(door: Door) -> None:
     calls: list[Any] = []
 
     class Dead(Producer):
-        async def _prove(self, *args: Any, **_: Any) -> None:
+        async def _proven(self, *args: Any) -> Proof:
+            await write(*args)
             calls.append(args)
+            return Proof(kept=None)
 
     door.queue._work.producers.keep(door.lane.lane_id, Dead())
     with pytest.raises(cassieq.PutAmbiguous) as raised:

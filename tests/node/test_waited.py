@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cassieq_spark.store.call import Sent
     from cassieq_spark.store.session import CqlSession
     from cassieq_spark.store.statements import Statement
+    from cassieq_spark.store.transport import Request, Told
 
 TRIES = re.compile(r"(?P<seconds>\d+\.\d) s, sent (?P<sent>\d+) times")
 
@@ -47,6 +48,16 @@ def test_an_outage_is_one_event_a_try_and_its_error_names_the_time_waited(
     assert list(range(1, len(events) + 1)) == [vars(one)["fields"]["attempt"] for one in events]
 
 
+class Noting(Around):
+    """Notes how long each request may take."""
+
+    interceptor: Slow
+
+    def send(self, request: Request, told: Told) -> None:
+        self.interceptor.timeouts_s.append(request.timeout_s)
+        super().send(request, told)
+
+
 class Slow:
     """Each sending takes a time, by a clock that stands still otherwise; the first one fails."""
 
@@ -58,7 +69,7 @@ class Slow:
         self._session = session
         self._takes_s = takes_s
         monkeypatch.setattr(session.clock, "monotonic", lambda: self.now_s)
-        monkeypatch.setattr(session, "transport", Around(driver_of(session), self))
+        monkeypatch.setattr(session, "transport", Noting(driver_of(session), self))
 
     def begin(self) -> Sent:
         """Send a statement that may take two seconds."""
@@ -75,7 +86,6 @@ class Slow:
         self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
     ) -> Any:
         del statement, params
-        self.timeouts_s.append(self._session._request_s())
         if len(self.timeouts_s) > 1:
             return proceed()
         self.now_s += self._takes_s

@@ -164,7 +164,7 @@ class Producer:
             todo = _sorted(placed, kept, found)
             if not todo:
                 break
-        return todo, found.failure
+        return todo, None
 
     async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
@@ -246,7 +246,7 @@ class Producer:
         kept = []
         for bucket, some in by_bucket.items():
             proof = await self._proven(lane, bucket, some)
-            found.failure = proof.failure or found.failure
+            found.doubt = found.doubt or proof.failure
             kept.append((bucket, proof.kept))
         return kept
 
@@ -372,7 +372,7 @@ async def _elsewhere(rows: Sequence[Packed], otherwise: Otherwise, found: Outcom
             raise
         found.failure = error
         return
-    found.failure = there.failure
+    found.failure, found.doubt = there.failure, found.doubt or there.doubt
     found.done |= {rest[at]: one for at, one in there.done.items()}
     found.unsettled |= {rest[at]: one for at, one in there.unsettled.items()}
 

@@ -38,6 +38,7 @@ class Puts:
         unknown: The positions of messages that may or may not be delivered.
         missing: The positions of messages that are not stored, and never will be.
         failure: The error because of which these are not stored.
+        doubt: The error because of which others are unknown.
     """
 
     message_ids: list[str]
@@ -45,6 +46,7 @@ class Puts:
     unknown: frozenset[int] = frozenset()
     missing: frozenset[int] = frozenset()
     failure: CassieqError | None = None
+    doubt: CassieqError | None = None
 
     @classmethod
     def joined(cls, parts: Sequence[Puts], places: Sequence[Sequence[int]]) -> Puts:
@@ -72,6 +74,7 @@ class Puts:
             among(self.unknown),
             among(self.missing),
             self.failure,
+            self.doubt,
         )
 
     def checked(self, queue: str) -> Puts:
@@ -89,7 +92,7 @@ class Puts:
         unknown = [self.message_ids[at] for at in sorted(self.unknown)]
         lacks = self.unknown | self.missing
         stored = [one for at, one in enumerate(self.message_ids) if at not in lacks]
-        raise ambiguous(queue, unknown, stored, failure) from failure
+        raise ambiguous(queue, unknown, stored, self.doubt) from self.doubt or failure
 
     @property
     def each(self) -> list[PutResult]:
@@ -167,11 +170,13 @@ class Outcome:
         done: Rows that are delivered, or whose key was put before.
         unsettled: Rows that may or may not be delivered.
         failure: The error because of which others are not stored.
+        doubt: The error because of which some are unsettled.
     """
 
     done: dict[int, Placed] = field(default_factory=dict)
     unsettled: dict[int, Placed] = field(default_factory=dict)
     failure: CassieqError | None = None
+    doubt: CassieqError | None = None
 
     def rest(self, count: int) -> list[int]:
         """Return the positions, out of ``count``, of rows that are not stored."""
@@ -194,7 +199,12 @@ class Outcome:
             elif one.put_before is not None:
                 duplicates.update(its)
         return Puts(
-            ids, frozenset(duplicates), frozenset(unknown), frozenset(missing), self.failure
+            ids,
+            frozenset(duplicates),
+            frozenset(unknown),
+            frozenset(missing),
+            self.failure,
+            self.doubt,
         )
 
 
@@ -208,7 +218,7 @@ def _message_ids(lane: Lane, placed: Placed) -> list[str]:
 
 
 def ambiguous(
-    queue: str, unknown: Sequence[str], stored: Sequence[str], failure: CassieqError | None
+    queue: str, unknown: Sequence[str], stored: Sequence[str], doubt: CassieqError | None
 ) -> PutAmbiguous:
     """Make the error of a put with unknown messages, or of which a part is not stored."""
     what = (
@@ -217,7 +227,7 @@ def ambiguous(
         if unknown
         else "a part of the messages could not be stored"
     )
-    why = "" if failure is None else f" ({failure.message})"
+    why = "" if doubt is None else f" ({doubt.message})"
     return PutAmbiguous(
         f"put into queue {queue!r}: {what}{why}; {len(stored)} are stored. Before you put messages "
         "of unknown outcome again, look for their message ids where they are consumed; what has a "
