@@ -299,8 +299,9 @@ class Waiting:
             is_over = bool(found)
             if not found:
                 empty = range(party.terms.priority_at_least, lane.settings.priorities)
-                others = [one for one in self._line.values() if _asks_for(empty, one)]
-                is_over = len(others) == len(self._line)
+                line = self._line.values()
+                others = [one for one in line if one.terms.priority_at_least in empty]
+                is_over = len(others) == len(line)
                 behind += others
                 for one in behind:
                     one.looked_at = max(one.looked_at, began_at)
@@ -353,11 +354,6 @@ class Waiting:
             mine, found = found[: waiter.wanted.at_most], found[waiter.wanted.at_most :]
             self._answer(waiter, mine)
         return found
-
-
-def _asks_for(priorities: range, party: _Party) -> bool:
-    """Whether a party asks for some of these priorities, and for no other."""
-    return party.terms.priority_at_least in priorities
 
 
 async def give_back(lane: Lane, held: list[Receipt]) -> None:

@@ -15,7 +15,6 @@ from typing import Final, Self
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted, QueueNotFound, SinkFenced
-from cassieq_spark.log import get_logger
 from cassieq_spark.model import lease as rules
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with_closed_sets
 from cassieq_spark.model.dead import Dead, may_close, movable
@@ -68,9 +67,6 @@ SINK_LISTS: Final = "(sink lists)"
 
 EACH_S: Final = 5.0
 """The time that a pass waits for each statement about one bucket, before it goes on with others."""
-
-
-_logger = get_logger("repair")
 
 
 @dataclass(slots=True, kw_only=True)

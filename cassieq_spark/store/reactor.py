@@ -54,6 +54,7 @@ class LoopConnection(Connection):  # type: ignore[misc]  # the driver has no typ
 
     def push(self, data: bytes) -> None:
         """Send a message."""
+        # The loop may just have found nothing left, so only its own thread knows that it waits.
         self._unsent.append(memoryview(data))
         if not (self._waits_for_room and self._portal.is_here):
             _soon(self._portal, self._write)

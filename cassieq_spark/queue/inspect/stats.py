@@ -83,7 +83,7 @@ async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None
     """Count a queue: one read per bucket from the repair pointer on, and a scan per open one.
 
     Args:
-        with_later: Also count the messages that `waiting.scheduled_later` counts: some reads for
+        with_later: Also count the messages that `scheduled_later` counts: some reads for
             each period that has scheduled messages.
         seen: Called with every bucket that is read.
 

@@ -26,6 +26,8 @@ FILE: Final = "cassieq-loads"
 BYTES: Final = 1 << 62
 
 LOOKS_EVERY_S: Final = 0.01
+"""How late a source may learn that it is alone. What it waits for is the lock, and its end is
+`STARTS_WITHIN_S`; nothing else depends on this value."""
 
 STARTS_WITHIN_S: Final = 10.0
 """After this, two sources that might be of two queries are taken for two of one query."""
