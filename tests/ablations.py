@@ -464,8 +464,8 @@ ABLATIONS: Final = (
         mark="P13",
         rule="A slow deleter removes only the queue row that it has read.",
         within="cassieq_spark/store/tables/queues.py",
-        old="before=old.version)\n",
-        new="before=(self.read(old.value.name) or old).version)\n",
+        old="(old.value.name,), old)\n",
+        new="(old.value.name,), await self.read(old.value.name) or old)\n",
         tests=("tests/node/test_life.py::test_p13_two_may_delete_and_create_at_once",),
     ),
     Ablation(
@@ -2190,7 +2190,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="T15",
         rule="The monoton row goes as it was read: what was reserved since would be left behind.",
-        within="cassieq_spark/store/tables/monotons.py",
+        within="cassieq_spark/store/tables/lanes.py",
         old="DELETE_MONOTON, (self._lane,), before=old.version)\n",
         new="DELETE_MONOTON, (self._lane,), before=(await self.find() or old).version)\n",
         tests=(

@@ -29,11 +29,11 @@ from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.entropy import generator, new_uuid
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.outcome import Applied
 from cassieq_spark.model.sizes import CHUNK_BYTES
 from cassieq_spark.store import portal, statements
-from cassieq_spark.store.cas import Applied
+from cassieq_spark.store.tables.lanes import Monoton
 from cassieq_spark.store.tables.messages import ChunkRow
-from cassieq_spark.store.tables.monotons import Monoton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,19 +9,16 @@ apart (G5). All functions are pure; a move that is not in the diagram raises `Il
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cassieq_spark.model import dead as dead_sets
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.expiry import FOR_EVER, Delayed, Expiring, Life, Times, times_of
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs, union
 from cassieq_spark.model.row_limits import FURTHER_OWNERS, OWNERS_BYTES, PREFERRED_LEASES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from uuid import UUID
 
 
 class Status(StrEnum):

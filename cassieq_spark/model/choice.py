@@ -7,19 +7,15 @@ bucket, another client's too (I10). The CAS decides what a call gets (I2).
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+from uuid import UUID
 
-from cassieq_spark.model.ids import began_us, union
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.ids import BucketNo, Runs, began_us, union
 from cassieq_spark.model.lease import past, visible
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, Runs
 
 RECENT_US: Final = 1_000_000
 """The time for which a bucket counts as another client's after that client's last claim. Any

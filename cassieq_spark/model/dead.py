@@ -8,10 +8,12 @@ have it [R14]. So a row has few sets, and a pass few moves, however many CASes m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
-from cassieq_spark.model.ids import EMPTY, Runs, union
+from cassieq_spark.model.ids import EMPTY, QueueName, Runs, union
 from cassieq_spark.model.row_limits import (
     CLOSED_SETS,
     FURTHER_REASONS,
@@ -19,12 +21,6 @@ from cassieq_spark.model.row_limits import (
     REDRIVEN_SETS,
     TIMES_OF_DEATH,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import QueueName
 
 OUT_OF_DELIVERIES: Final = "max_deliveries"
 """The reason of a death without a reject."""

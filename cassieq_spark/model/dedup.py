@@ -10,15 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
-from cassieq_spark.model.bucket import Status
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 
 MIN_WINDOW_S: Final = 60
 MAX_WINDOW_S: Final = 30 * 86_400

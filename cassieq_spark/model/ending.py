@@ -10,12 +10,9 @@ that was cut off, or that runs twice at once, continues where it was, and leaves
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cassieq_spark.model.ids import BucketNo
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.pointer import Pointers
+from cassieq_spark.model.pointer import Pointers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,11 @@ for a whole row, so it costs no more space than a number [U7].
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.model.ids import Runs, union
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DELAY_STEP_US: Final = 1_000_000
 """The step to which due times are rounded up, so that groups stay few [R7]."""

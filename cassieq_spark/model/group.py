@@ -7,10 +7,8 @@ letters, in redriven messages, and in copies that a sink makes (ADR 40).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final
 
 HEADER: Final = "cassieq-group"
 """The stored name. Clients since this release show it as the group id, older ones as a header."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable
+from typing import Final
 from urllib.parse import urlsplit
 
 from cassieq_spark.errors import OptionInvalid
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

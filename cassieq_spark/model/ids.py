@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType, Self
+from typing import Final, NamedTuple, NewType, Self
 from uuid import UUID
 
 from cassieq_spark.errors import RowCorrupt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 QueueName = NewType("QueueName", str)
 LaneId = NewType("LaneId", UUID)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-from cassieq_spark.model.bucket import FINISHED
-from cassieq_spark.model.ids import EMPTY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import Runs
+from cassieq_spark.model.bucket import FINISHED, Bucket
+from cassieq_spark.model.ids import EMPTY, Runs
 
 BEYOND_BUCKET = "manifest_beyond_bucket"
 

@@ -8,9 +8,10 @@ stuck.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 from zlib import crc32
 
@@ -19,13 +20,9 @@ from cassieq_spark.model.ids import (
     VERSION_8,
     VERSION_BITS,
     LaneId,
+    QueueName,
     derived_message_id,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cassieq_spark.model.ids import QueueName
 
 MAX_PRIORITIES: Final = 10
 MAX_SHARDS: Final = 64

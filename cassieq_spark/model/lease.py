@@ -9,8 +9,10 @@ expires when it is given back, or when its lease ran out.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
+from uuid import UUID
 
 from cassieq_spark.model.bucket import (
     Bucket,
@@ -31,10 +33,6 @@ from cassieq_spark.model.row_limits import (
     PREFERRED_LEASES,
     RUNS_PER_LEASE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from uuid import UUID
 
 P = TypeVar("P", Delayed, Lease)
 

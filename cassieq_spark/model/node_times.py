@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
+from typing import Final
 
 APART_US: Final = 1_000_000
 """The distance above which nodes' clocks disagree; the log names the wrong ones."""

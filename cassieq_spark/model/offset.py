@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID
 
 from cassieq_spark.errors import OffsetUnreadable
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 OFFSET_VERSION = 1
 

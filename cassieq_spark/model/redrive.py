@@ -5,20 +5,16 @@ Holds I2, I4: messages that are leased, delayed, dead or acked by now are skippe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
 from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model.bucket import Bucket, Returned, Status, merge_returned
 from cassieq_spark.model.dead import REDRIVE, DeadSet
-from cassieq_spark.model.ids import union
+from cassieq_spark.model.ids import QueueName, Runs, union
 from cassieq_spark.model.lease import is_expired, past, taken_out
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import QueueName, Runs
 
 SETS_TOGETHER: Final = 16
 """The most dead sets that one CAS makes: a row does not grow with the number of targets [R6]."""

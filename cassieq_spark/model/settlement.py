@@ -7,8 +7,9 @@ delivery, or on nothing. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 from uuid import UUID
 
 from cassieq_spark.model import lease as rules
@@ -16,9 +17,6 @@ from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import OUT_OF_DELIVERIES
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.lease import EXPIRED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +94,10 @@ class Update:
 
 Action = Ack | Release | Reject | Extend | TakeOver | Update
 
-if TYPE_CHECKING:
-    Asked = Mapping[UUID, Mapping[Action, Runs | None]]
-    """The messages by lease and action; None: all that the lease holds. No message has two
-    actions."""
+
+Asked = Mapping[UUID, Mapping[Action, Runs | None]]
+"""The messages by lease and action; None: all that the lease holds. No message has two
+actions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,8 @@ limit that somebody has to choose. (Switches divide their buffers like this: Cho
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 W = TypeVar("W")
 

@@ -7,16 +7,14 @@ epoch, by commit (with a list) or by abort (without one). Holds I7.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from cassieq_spark.errors import SinkDiverged, SinkFenced, SinkIdReused
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 FIRST_EPOCH = 1
 NO_BATCH = -1

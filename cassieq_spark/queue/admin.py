@@ -29,6 +29,7 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket
 from cassieq_spark.model.ending import Close, Drop, Over, Raise, next_step
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lanes import DueLane, first_period, periods_end
+from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.rows.intents import Purge
 from cassieq_spark.options import QueueSettings, arguments, queue_name
@@ -39,9 +40,8 @@ from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
 from cassieq_spark.queue.per_bucket import first_of, per_bucket
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.store import Store
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 
 WINDOW: Final = 256

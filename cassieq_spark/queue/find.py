@@ -11,11 +11,11 @@ from typing import Final
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.caller import in_a_thread
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 

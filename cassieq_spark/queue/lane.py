@@ -13,20 +13,19 @@ from cassieq_spark.errors import CasContention, QueueDeleted
 from cassieq_spark.model.bucket import Bucket, IllegalMove
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lanes import DueLane, Fixed
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.model.rows.events import Answer, End
 from cassieq_spark.model.rows.intents import Change, Intent
-from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.options import QueueSettings
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.rows import race_pause_s
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Kept
-from cassieq_spark.store.tables.hints import Hints
+from cassieq_spark.store.tables.lanes import Monoton, Monotons
 from cassieq_spark.store.tables.messages import Messages, Overlays
-from cassieq_spark.store.tables.monotons import Monoton, Monotons
-from cassieq_spark.store.tables.pointers import PointerTable
+from cassieq_spark.store.tables.pointers import Hints, PointerTable
 
 TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")
 

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Stored
 
 R = TypeVar("R")
 K = TypeVar("K", BucketNo, Place)

@@ -12,11 +12,11 @@ from typing import Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
+from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.store import Store
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 
 FirstRead = Callable[[], Awaitable[Stored[Monoton] | None]]
 

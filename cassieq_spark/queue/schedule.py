@@ -23,11 +23,11 @@ from cassieq_spark.model.lanes import (
     looked_at,
     periods_end,
 )
+from cassieq_spark.model.outcome import Applied, Outcome
 from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.reserve import begin_queue, close_unused
-from cassieq_spark.store.cas import Applied, Outcome
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 
 SLICE_S: Final = 30.0
 """A consumer remembers this long which due lanes exist."""

@@ -17,10 +17,10 @@ from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claim, expired_of
+from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.queue.expiry import ExpiryHintWriter, note_expired
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow
 
 

@@ -24,6 +24,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, Bucket
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, LaneId, Runs
 from cassieq_spark.model.lanes import DueLane, finished_below, healed_always, in_turn, periods_end
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.admin import drop_dead, end_lane
@@ -34,9 +35,8 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.queue.schedule import due_between, first_unfinished
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 
 T = TypeVar("T")
 R = TypeVar("R")

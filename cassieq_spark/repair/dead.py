@@ -26,6 +26,7 @@ from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.group import with_group
 from cassieq_spark.model.ids import BucketNo, LaneId, first_id, union
+from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
     Begun,
@@ -48,7 +49,6 @@ from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store import chunk as chunks
-from cassieq_spark.store.cas import Applied, Stored
 
 MESSAGES_TOGETHER: Final = 1_000
 """The number of messages that a move holds in memory, as far as `BYTES_IN_FLIGHT` allows."""

@@ -9,6 +9,7 @@ from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, QueueName
 from cassieq_spark.model.lease import expired_of
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.sink_txn import Fate, fate
 from cassieq_spark.queue.expiry import alive
 from cassieq_spark.queue.find import lanes_of, rows_at_home
@@ -21,7 +22,6 @@ from cassieq_spark.repair.heal import has_expired, with_dead
 from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import QueueRepair, RepairReport, noting
 from cassieq_spark.repair.transactions import is_silent
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
 

@@ -20,6 +20,7 @@ from cassieq_spark.model.bucket import FINISHED, OF_A_SINK, Bucket, Status, with
 from cassieq_spark.model.dead import Dead, may_close, movable
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lease import Terms, is_dying
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
 from cassieq_spark.queue import admin, roll_forward, seal
@@ -47,7 +48,6 @@ from cassieq_spark.repair.transactions import (
     end_once,
     may_be_over,
 )
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus
 from cassieq_spark.store.tables.sinks import ALL, FIRST_TOKEN
@@ -258,8 +258,7 @@ async def _mark_dead(lane: Lane, bucket: BucketNo, row: Row, done: QueueRepair) 
         return None if new is value else new
 
     answer = await lane.apply(bucket, Change(change=change), known=row)
-    now: Row | None = answer.row  # type: ignore[assignment]  # the value that was read comes out
-    if now is None:
+    if (now := answer.row) is None:
         return row
     note_expired(lane, bucket, gone)
     done.expired += gone.count

@@ -30,6 +30,7 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import REDRIVE, DeadSet, may_redrive
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Place, QueueName, Runs, bucket_of, first_id, union
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import open_lane, sources_of
@@ -43,7 +44,6 @@ from cassieq_spark.repair import dead
 from cassieq_spark.repair.progress import OnProgress, Tracker
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.store import caller
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.messages import ChunkRow
 
 REASONS_TOLD: Final = 100

@@ -8,21 +8,22 @@ Cassandra away ends in time, however many others wait.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cassieq_spark.clock import within
+from cassieq_spark.clock import Clock, within
 from cassieq_spark.errors import StoreTimeout
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.store.statements import Statement
+from cassieq_spark.store.statements import Statement
 
 DEADLINE_S: Final = 20.0
 """The time for which one statement is retried."""
@@ -114,6 +115,16 @@ class Patience:
         """Return how long a statement may take by the block's limits, from its first sending."""
         return max(LEAST_S, min(self.until - began_s, self.each_s))
 
+    def ends_s(self, began_s: float, most_s: float, now: float) -> float:
+        """Return the monotonic time after which a statement is not retried.
+
+        Args:
+            began_s: The time of its first sending.
+            most_s: The longest time of its retries, without these limits.
+        """
+        its_own = began_s + min(most_s, self.of_block_s(began_s))
+        return min(its_own, now + self.of_call_s)
+
     @property
     def of_call_s(self) -> float:
         """The time that its call may still wait."""
@@ -191,7 +202,7 @@ async def in_turn(
         lock.release()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Sent:
     """A statement that `CqlSession.start` has sent.
 
@@ -199,34 +210,23 @@ class Sent:
         began_s: The monotonic time at which it was sent.
         limits: The limits of the block in which it was sent.
         answer: The rows, or the driver's error.
-        failed_s: The monotonic time at which it failed without an answer.
+        times: How often it was sent.
+        failed_s: The monotonic time at which its first sending failed without an answer.
     """
 
     statement: Statement
     params: tuple[Any, ...]
     began_s: float
     limits: Patience
-    answer: asyncio.Future[list[Any] | BaseException] = field(init=False)
-    failed_s: float | None = None
+    answer: asyncio.Future[list[Any] | BaseException]
+    times: int = 1
+    failed_s: float = inf
 
-    def note_failure(self, now: float) -> None:
-        """Note that it failed without an answer."""
-        self.failed_s = now
-
-    def wait_again(self, now: float) -> None:
-        """Resume the count of time, as nobody waited since the failure."""
-        if self.failed_s is not None:
-            self.began_s += now - self.failed_s
-            self.failed_s = now
-
-    def ends_s(self, most_s: float, now: float) -> float:
-        """Return the monotonic time after which it is not retried.
-
-        Args:
-            most_s: The longest time of its retries, without its block's limits.
-        """
-        its_own = self.began_s + min(most_s, self.limits.of_block_s(self.began_s))
-        return min(its_own, now + self.limits.of_call_s)
+    def rest(self, now: float) -> float:
+        """Leave the time since the failure out of the count: nobody waited. Return its length."""
+        rested_s = max(0.0, now - self.failed_s)
+        self.began_s += rested_s
+        return rested_s
 
 
 class Timer:

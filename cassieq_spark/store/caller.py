@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_ENTRIES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
 

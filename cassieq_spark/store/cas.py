@@ -11,34 +11,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-import msgpack
 from cassandra import Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CasAmbiguous, RowCorrupt, StoreError
+from cassieq_spark.errors import CasAmbiguous, StoreError
+from cassieq_spark.model.outcome import (
+    Applied,
+    Evicted,
+    Outcome,
+    Refused,
+    Stored,
+    Tag,
+    Tags,
+    Version,
+)
 from cassieq_spark.store import retries
 from cassieq_spark.store.call import DEADLINE_S, in_turn, present
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from cassieq_spark.store.session import CqlSession
-    from cassieq_spark.store.statements import Statement
-
 T = TypeVar("T")
-
-TAGGED_CLIENTS: Final = 64
-"""The number of clients whose last CAS a row remembers [R8]."""
 
 _RESEND_BASE_S: Final = 0.05
 
@@ -48,148 +49,6 @@ it is answered, and use up a delivery that nobody held [R21]."""
 
 FIRST_GUESS_S: Final = 0.01
 """The assumed time of a CAS before one was measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tag:
-    """The last CAS of one client on one row; ``row_version`` is the version that it wrote."""
-
-    client: UUID
-    writer: UUID
-    row_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tags:
-    """The last CAS of each of the last 64 clients, oldest first.
-
-    Attributes:
-        evicted: The largest row version that was pushed out. It is never a condition: it only says
-            that a missing tag of ours may have been there, so that callers must check the CAS's
-            effects [R8].
-    """
-
-    entries: tuple[Tag, ...] = ()
-    evicted: int = 0
-
-    def has(self, writer: UUID) -> bool:
-        """Whether the CAS that wrote this uuid took effect."""
-        return any(tag.writer == writer for tag in self.entries)
-
-    def with_tag(self, tag: Tag) -> Tags:
-        """Add a tag in place of the client's former one: a client has one CAS per row in flight."""
-        entries = [old for old in self.entries if old.client != tag.client] + [tag]
-        gone = entries[:-TAGGED_CLIENTS]
-        return Tags(
-            entries=tuple(entries[-TAGGED_CLIENTS:]),
-            evicted=max([self.evicted, *(old.row_version for old in gone)]),
-        )
-
-    def encode(self) -> bytes:
-        """Return the bytes of the ``tags`` column."""
-        return bytes(
-            msgpack.packb(
-                [
-                    self.evicted,
-                    [[tag.client.bytes, tag.writer.bytes, tag.row_version] for tag in self.entries],
-                ]
-            )
-        )
-
-    @classmethod
-    def decode(cls, stored: bytes | None) -> Tags:
-        """Read the column.
-
-        Raises:
-            RowCorrupt: It cannot be read.
-        """
-        if stored is None:
-            return cls()
-        try:
-            evicted, entries = msgpack.unpackb(stored)
-            return cls(
-                evicted=evicted,
-                entries=tuple(
-                    Tag(client=UUID(bytes=client), writer=UUID(bytes=writer), row_version=version)
-                    for client, writer, version in entries
-                ),
-            )
-        except (ValueError, TypeError) as error:
-            raise RowCorrupt(
-                f"a tags column cannot be read ({error}); was it written by hand?"
-            ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """The columns that the CAS machinery adds to a row's value."""
-
-    writer: UUID
-    tags: Tags
-    row_version: int
-
-    @classmethod
-    def of_row(cls, row: Any) -> Version:
-        """Read the three columns of a CQL row."""
-        return cls(writer=row.writer, tags=Tags.decode(row.tags), row_version=row.row_version)
-
-    @property
-    def last_client(self) -> UUID | None:
-        """The client whose CAS wrote this version."""
-        return self.tags.entries[-1].client if self.tags.entries else None
-
-    @property
-    def columns(self) -> tuple[UUID, bytes, int]:
-        """``writer, tags, row_version`` as every LWT statement binds them."""
-        return self.writer, self.tags.encode(), self.row_version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored(Generic[T]):
-    """A row as read: its value, and the version that a CAS on it is conditional on."""
-
-    value: T
-    version: Version
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied(Generic[T]):
-    """The CAS happened; ``now`` is the row as it wrote it, or as others left it since.
-
-    Attributes:
-        was_sent_once: Its first sending was answered, so no copy of it is on its way: the row will
-            never have this version again, not even if it is removed and a late INSERT makes it anew
-            [T3].
-    """
-
-    now: Stored[T]
-    was_sent_once: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(Generic[T]):
-    """The CAS did not happen and cannot any more; ``now`` is the row as read since, or None.
-
-    The exception: if ``now`` is None, or of a bucket below the repair pointer, the CAS may have
-    happened before the row was dropped. Only the pointer, read after ``now``, tells (G5, ADR 11).
-
-    Attributes:
-        was_sent_once: Its first sending was answered: whatever became of the row, the CAS did not
-            happen [T9].
-    """
-
-    now: Stored[T] | None
-    was_sent_once: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evicted(Generic[T]):
-    """The tags cannot settle it: more than 64 clients came later. Check its effects in ``now``."""
-
-    now: Stored[T]
-
-
-Outcome = Applied[T] | Refused[T] | Evicted[T]
 
 
 class _Answer(NamedTuple):
@@ -304,7 +163,7 @@ class CasSender:
         Raises:
             StoreTimeout: Other calls of this client hold it for too long.
         """
-        row = (statement.name.partition("_")[2], *key)
+        row = (statement.table, *key)
         lock, users = self._users.get(row) or (asyncio.Lock(), 0)
         self._users[row] = (lock, users + 1)
         session = self._session
@@ -363,7 +222,7 @@ class CasSender:
                     is_first = False
                 left_s = deadline - clock.monotonic()
                 if left_s <= 0:
-                    waited = retries.Waited(seconds=at_most_s - left_s, sent=sent_times)
+                    waited = retries.waited(at_most_s - left_s, sent_times)
                     if is_first:
                         raise self._session.translated(error, statement.name, waited) from error
                     raise _unanswered(statement, error, waited) from error
@@ -375,33 +234,7 @@ class CasSender:
         raise AssertionError("the pauses never end")
 
 
-class CasTable(Generic[T]):
-    """The rows of a table that only CASes write, each conditional on the row as read."""
-
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
-
-    async def read(self, *key: Any) -> Stored[T] | None:
-        """Read the row by a quorum, which decides."""
-        raise NotImplementedError
-
-    async def _send(
-        self,
-        statement: Statement,
-        key: tuple[Any, ...],
-        value: T,
-        columns: tuple[Any, ...],
-        *,
-        old: Stored[T] | None = None,
-    ) -> Outcome[T]:
-        """Run one CAS; see `CasSender.send`."""
-        before = None if old is None else old.version
-        read = partial(self.read, *key)
-        return await self._sender.send(statement, key, value, columns, before=before, read=read)
-
-
-def _unanswered(statement: Statement, error: BaseException, waited: retries.Waited) -> CasAmbiguous:
+def _unanswered(statement: Statement, error: BaseException, waited: str) -> CasAmbiguous:
     return CasAmbiguous(
         f"statement {statement.name!r} stayed unanswered for {waited} "
         f"({type(error).__name__}: {error}). It may have been applied, or may still be. "

@@ -7,19 +7,16 @@ fixed_size_binary(16), ``tag`` string, ``headers`` map<string, string>. A group 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from cassieq_spark.errors import RowCorrupt
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import FrozenDict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 BODY: Final = "body"
 MESSAGE_ID: Final = "message_id"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import ssl
 import threading
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
-from cassandra import AuthenticationFailed, DriverException, ProtocolVersion
+from cassandra import AuthenticationFailed, DriverException, ProtocolVersion, policies, segment
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
@@ -31,49 +33,30 @@ from cassandra.connection import (
     _Frame,
     defunct_on_error,
 )
-from cassandra.policies import (
-    ConvictionPolicy,
-    DCAwareRoundRobinPolicy,
-    ExponentialReconnectionPolicy,
-    FallthroughRetryPolicy,
-    TokenAwarePolicy,
-)
-from cassandra.query import BatchStatement, BatchType, SimpleStatement, named_tuple_factory
-from cassandra.segment import (
-    CRC24_LENGTH,
-    CRC32_INITIAL,
-    CRC32_LENGTH,
-    CrcException,
-    Segment,
-    SegmentCodec,
-    compute_crc24,
+from cassandra.query import (
+    BatchStatement,
+    BatchType,
+    PreparedStatement,
+    SimpleStatement,
+    named_tuple_factory,
 )
 
 from cassieq_spark import metrics
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import UsageError
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import tls
 from cassieq_spark.store.caller import in_a_thread
 from cassieq_spark.store.reactor import LoopConnection
 from cassieq_spark.store.retries import fold
-from cassieq_spark.store.statements import Kind
+from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import (
     DRIVER_ERRORS,
     HandshakeFailed,
     LoginRefused,
     why_unconnected,
 )
-from cassieq_spark.store.transport import Node, Page
-
-if TYPE_CHECKING:
-    import io
-    from collections.abc import Iterable, Sequence
-
-    from cassandra.query import PreparedStatement
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.statements import Statement
-    from cassieq_spark.store.transport import Request, Told
+from cassieq_spark.store.transport import Node, Page, Request, Told
 
 REQUEST_TIMEOUT_S: Final = 6.0
 """The timeout of one request. Cassandra's own timeouts (2-5 s by default) end first and say
@@ -98,7 +81,7 @@ class Undecodable(DriverException):  # type: ignore[misc]
     """An answer came that the driver cannot read; of what was sent it says nothing."""
 
 
-class Convicted(ConvictionPolicy):  # type: ignore[misc]
+class Convicted(policies.ConvictionPolicy):  # type: ignore[misc]
     """Makes the driver reconnect to a node after every failure of a connection, with pauses.
 
     By default a timeout does not: a node whose first connection times out is left out for good, and
@@ -113,7 +96,7 @@ class Convicted(ConvictionPolicy):  # type: ignore[misc]
         """Do nothing: there is no state."""
 
 
-class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
+class Segments(segment.SegmentCodec):  # type: ignore[misc]  # the driver has no types
     """The driver's uncompressed segments of protocol 5, with one copy for a long message.
 
     The driver (3.30) copies each part, copies it again into a growing buffer, and copies what it
@@ -122,18 +105,20 @@ class Segments(SegmentCodec):  # type: ignore[misc]  # the driver has no types
 
     def encode(self, buffer: io.BytesIO, msg: bytes) -> None:
         """Write the segments of a message into a new buffer."""
-        if len(msg) <= Segment.MAX_PAYLOAD_LENGTH:
+        if len(msg) <= segment.Segment.MAX_PAYLOAD_LENGTH:
             super().encode(buffer, msg)
             return
         pieces: list[bytes | memoryview] = []
-        for at in range(0, len(msg), Segment.MAX_PAYLOAD_LENGTH):
-            part = memoryview(msg)[at : at + Segment.MAX_PAYLOAD_LENGTH]
+        for at in range(0, len(msg), segment.Segment.MAX_PAYLOAD_LENGTH):
+            part = memoryview(msg)[at : at + segment.Segment.MAX_PAYLOAD_LENGTH]
             head = len(part)  # without the flag of a message in one segment
             pieces += [
                 head.to_bytes(self.header_length, "little"),
-                compute_crc24(head, self.header_length).to_bytes(CRC24_LENGTH, "little"),
+                segment.compute_crc24(head, self.header_length).to_bytes(
+                    segment.CRC24_LENGTH, "little"
+                ),
                 part,
-                zlib.crc32(part, CRC32_INITIAL).to_bytes(CRC32_LENGTH, "little"),
+                zlib.crc32(part, segment.CRC32_INITIAL).to_bytes(segment.CRC32_LENGTH, "little"),
             ]
         buffer.__init__(b"".join(pieces))  # type: ignore[misc]  # it keeps the bytes uncopied
 
@@ -209,14 +194,14 @@ class Connection(LoopConnection):
                 header = codec.decode_header(buffer)
                 if size - at < header.segment_length:
                     break
-                segment = codec.decode(buffer, header)
-            except CrcException as error:
+                decoded = codec.decode(buffer, header)
+            except segment.CrcException as error:
                 raise CrcMismatchException(str(error), self.endpoint) from error
             at += header.segment_length
-            if segment.is_self_contained:
-                self._process_messages(memoryview(segment.payload))
+            if decoded.is_self_contained:
+                self._process_messages(memoryview(decoded.payload))
             else:
-                self._parts.append(segment.payload)
+                self._parts.append(decoded.payload)
                 self._process_long_message()
         buffer.seek(at)
         self._io_buffer.reset_io_buffer()
@@ -255,15 +240,15 @@ _SEGMENTS: Final = Segments()
 
 
 def cluster(
-    options: ConnectionOptions, local: DCAwareRoundRobinPolicy, files: tls.Files | None
+    options: ConnectionOptions, local: policies.DCAwareRoundRobinPolicy, files: tls.Files | None
 ) -> Cluster:
     """Make the driver's cluster object; it is not connected yet."""
     fold()
     profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(local),
+        load_balancing_policy=policies.TokenAwarePolicy(local),
         # The driver never decides to retry: a CAS must not be retried by it, and we retry all other
         # statements ourselves.
-        retry_policy=FallthroughRetryPolicy(),
+        retry_policy=policies.FallthroughRetryPolicy(),
         speculative_execution_policy=None,
         row_factory=rows_of,
         request_timeout=REQUEST_TIMEOUT_S,
@@ -282,7 +267,7 @@ def cluster(
         connect_timeout=options.connect_timeout_s,
         control_connection_timeout=options.connect_timeout_s,
         # By default the driver gives a node up after 64 attempts, five minutes.
-        reconnection_policy=ExponentialReconnectionPolicy(0.2, 5.0, max_attempts=None),
+        reconnection_policy=policies.ExponentialReconnectionPolicy(0.2, 5.0, max_attempts=None),
         conviction_policy_factory=Convicted,
         # This needs Cassandra 4.0 or later. Without it each connect tries higher versions and logs
         # two warnings.
@@ -402,7 +387,7 @@ class DriverTransport:
             CassieqError: See `store.session.CqlSession`.
         """
         self._options = options
-        self._local = DCAwareRoundRobinPolicy(options.datacenter or "")
+        self._local = policies.DCAwareRoundRobinPolicy(options.datacenter or "")
         context = None if options.tls is None else tls.Files(options.tls)
         made, began_s = None, clock.monotonic()
         try:

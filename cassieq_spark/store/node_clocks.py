@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from weakref import ref
 
 from cassieq_spark import metrics
-from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Reading, within
+from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Clock, ClusterClock, Reading, within
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.store.statements import READ_NODE_TIME
 from cassieq_spark.store.translate import DRIVER_ERRORS
-from cassieq_spark.store.transport import Page, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from weakref import ref
-
-    from cassieq_spark.clock import Clock, ClusterClock
-    from cassieq_spark.store.transport import Node, Transport
+from cassieq_spark.store.transport import Node, Page, Request, Transport
 
 MOST_NODES: Final = 5
 """The most nodes to ask in a larger data centre: two of them may be wrong."""

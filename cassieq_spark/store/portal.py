@@ -10,17 +10,14 @@ import asyncio
 import os
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from cassieq_spark import log
 from cassieq_spark.errors import UsageError
 from cassieq_spark.store.caller import Caller, Inbox, Waiter, present
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-    from contextlib import AbstractAsyncContextManager
 
 T = TypeVar("T")
 

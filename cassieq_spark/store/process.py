@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING, NoReturn, SupportsIndex
+from collections.abc import Callable
+from typing import NoReturn, SupportsIndex
 
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import UsageError
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from cassieq_spark.clock import Clock
 
 
 class Home:

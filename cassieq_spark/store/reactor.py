@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from ssl import SSLWantReadError, SSLWantWriteError
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassandra.connection import Connection, ConnectionShutdown
 
 from cassieq_spark.store.portal import Portal, portal
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
 
 _LATER: Final = (BlockingIOError, InterruptedError, SSLWantReadError, SSLWantWriteError)
 

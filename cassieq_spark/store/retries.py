@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassandra import OperationTimedOut, Timeout, Unavailable
 from cassandra.cluster import NoHostAvailable
 
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.translate import LoginRefused
-
-if TYPE_CHECKING:
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.store.statements import Statement
 
 _logger = get_logger("store")
 
@@ -23,22 +20,9 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
-    """The time and the sendings that a statement took so far.
-
-    Attributes:
-        seconds: The time since it was first sent.
-        sent: The number of sendings.
-    """
-
-    seconds: float
-    sent: int
-
-    def __str__(self) -> str:
-        """Describe it for an error."""
-        times = "once" if self.sent == 1 else f"{self.sent} times"
-        return f"{self.seconds:.1f} s, sent {times}"
+def waited(seconds: float, sent: int) -> str:
+    """Describe for an error the time since a statement was first sent, and how often it was."""
+    return f"{seconds:.1f} s, sent {'once' if sent == 1 else f'{sent} times'}"
 
 
 def pause_s(sent: int, entropy: Entropy) -> float:

@@ -10,36 +10,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from copy import copy
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
+from cassieq_spark.clock import Clock
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
 from cassieq_spark.log import get_logger
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.outcome import Applied, Evicted, Outcome, Stored, Version
 from cassieq_spark.model.rows import events
-from cassieq_spark.model.rows.events import End, Fate
-from cassieq_spark.model.rows.intents import Claimed, Moment, Turn
+from cassieq_spark.model.rows.events import Answer, End, Event, Fate, Output
+from cassieq_spark.model.rows.intents import Claimed, Intent, Moment, Turn
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.store.call import LEAST_S, Timer, present
-from cassieq_spark.store.cas import Applied, Evicted
+from cassieq_spark.store.cas import CasSender
+from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.side_by_side import begin_for_all
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-    from uuid import UUID
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.entropy import Entropy
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.ids import BucketNo, LaneId
-    from cassieq_spark.model.rows.events import Answer, Event, Output
-    from cassieq_spark.model.rows.intents import Intent
-    from cassieq_spark.store.cas import CasSender, Outcome, Stored, Version
-    from cassieq_spark.store.session import CqlSession
-
-    Key = tuple[LaneId, BucketNo]
+Key = tuple[LaneId, BucketNo]
 
 _logger = get_logger("store")
 
@@ -155,8 +150,7 @@ class Row:
 
     def left(self) -> Stored[Bucket] | None:
         """See `RowWriter.left`."""
-        found: Any = self._writer.left(self._clock().now_us())
-        return found  # type: ignore[no-any-return]  # the value that was read comes out
+        return self._writer.left(self._clock().now_us())
 
     def forget(self) -> None:
         """Forget the row's content, but not whether others change it."""
@@ -312,11 +306,10 @@ class Row:
 
     async def _sent(self, cas: events.SendCas) -> Event:
         session = self._session
-        before: Any = cas.before
         self.doubt = None
         try:
             with session.within(cas.until_s - session.clock.monotonic()):
-                outcome, self._size = await self._port.send(before, cas.row, cas.mark)
+                outcome, self._size = await self._port.send(cas.before, cas.row, cas.mark)
         except CasAmbiguous as error:
             self.doubt = error
             return events.CasEnded(fate=Fate.OPEN)

@@ -1,18 +1,30 @@
-"""Create and check the versioned schema; each table says why it has its settings."""
+"""Create and check the keyspace and its tables; each table says why it has its settings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from cassieq_spark.errors import SchemaMismatch, SchemaMissing, StoreUnavailable, UsageError
+from cassieq_spark.errors import (
+    ReplicationDiffers,
+    SchemaMismatch,
+    SchemaMissing,
+    StoreUnavailable,
+    UsageError,
+)
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import DELETED
-from cassieq_spark.store import replication, statements
+from cassieq_spark.store import statements
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.statements import READ_REPLICATION
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+Asked = Mapping[str, str | int]
+"""A replication, as in CQL."""
 
-    from cassieq_spark.store.session import CqlSession
+BY_DATACENTER: Final = "NetworkTopologyStrategy"
+_FACTOR: Final = "replication_factor"
+_EXAMPLE: Final = "For example, give {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}"
 
 SCHEMA_VERSION: Final = 1
 _VERSION_KEY: Final = "schema_version"
@@ -118,7 +130,7 @@ async def apply(
     Idempotent; several clients may run it at once.
 
     Args:
-        asked: The replication; see `replication.create_keyspace`.
+        asked: The replication; see `create_keyspace`.
 
     Raises:
         UsageError, ReplicationDiffers: The replication is malformed, or differs from the present
@@ -127,7 +139,7 @@ async def apply(
             timestamps, which pointers need (G4) [R23].
     """
     await _refuse_another_version(session)
-    await replication.create_keyspace(session, asked)
+    await create_keyspace(session, asked)
     for name, body in TABLES.items():
         await session.define(f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {body}")
     await _refuse_another_version(session)
@@ -209,3 +221,129 @@ async def _warn_of_paxos_v1(session: CqlSession) -> None:
     row = await session.one(statements.READ_PAXOS_VARIANT)
     if row is not None and row.value != "v2":
         event(_logger, "paxos_variant_v1", variant=row.value)
+
+
+async def create_keyspace(session: CqlSession, given: object) -> None:
+    """Create the keyspace if it is missing; an existing one must match the request.
+
+    Args:
+        given: A map as in CQL; None: one copy in this data centre, or what the keyspace has.
+
+    Raises:
+        UsageError: It is not a replication, names a data centre that does not exist, or asks for
+            more copies than the nodes can form a quorum of. Nothing was created.
+        ReplicationDiffers: The keyspace exists with another replication. Nothing was changed.
+    """
+    default: Asked = {"class": BY_DATACENTER, session.datacenter: 1}
+    asked = default if given is None else _checked(given)
+    nodes = session.nodes()
+    _check_datacenters(session, asked, nodes)
+    if (found := await _read_replication(session)) is None:
+        _check_quorum(asked, nodes)
+        await session.define(
+            f"CREATE KEYSPACE IF NOT EXISTS {session.keyspace} WITH replication = {_cql(asked)}"
+        )
+        found = await _read_replication(session)  # another client may have created it first
+    if found is None:
+        return
+    if given is None:
+        if has_one_copy(found) and sum(nodes.values()) > 1:
+            event(_logger, "keyspace_has_one_copy", keyspace=session.keyspace)
+        return
+    wanted, there = _normal(asked, nodes), _normal(found, nodes)
+    if wanted != there:
+        raise ReplicationDiffers(
+            f"keyspace {session.keyspace!r} exists with replication {_cql(there)}, but you asked "
+            f"for {_cql(wanted)}. Nothing was changed. To keep what it has, leave the replication "
+            f"out. To change it, run ALTER KEYSPACE {session.keyspace} WITH replication = "
+            f"{_cql(wanted)}, then nodetool repair --full {session.keyspace} on each node"
+        )
+
+
+def has_one_copy(replication: Asked) -> bool:
+    """Whether the loss of one node would lose messages."""
+    copies = [str(value) for name, value in replication.items() if name != "class"]
+    return all(one.isdecimal() for one in copies) and sum(map(int, copies)) == 1
+
+
+def _checked(given: object) -> Asked:
+    if not isinstance(given, Mapping) or "class" not in given:
+        raise UsageError(f"replication {reprlib.repr(given)} has no 'class'. {_EXAMPLE}")
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise UsageError(
+                f"replication names {reprlib.repr(name)}, which is not text. {_EXAMPLE}"
+            )
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise UsageError(
+                f"replication value {reprlib.repr(value)} is neither text nor a whole number. "
+                f"{_EXAMPLE}"
+            )
+    return dict(given)
+
+
+def _check_datacenters(session: CqlSession, asked: Asked, nodes: Mapping[str, int]) -> None:
+    """Check data centres by hand: Cassandra does not if the keyspace exists already."""
+    if _class(asked) != BY_DATACENTER or not nodes:
+        return
+    unknown = sorted(asked.keys() - nodes.keys() - {"class", _FACTOR})
+    if unknown:
+        raise UsageError(
+            f"replication of keyspace {session.keyspace!r} names data centre "
+            f"{' and '.join(map(repr, unknown))}, which the cluster does not have. It has "
+            f"{', '.join(map(repr, sorted(nodes)))}: name one of them"
+        )
+    if len(_normal(asked, nodes)) == 1:
+        raise UsageError(
+            f"replication of keyspace {session.keyspace!r} keeps no copy anywhere: {_cql(asked)}. "
+            f"{_EXAMPLE}"
+        )
+
+
+def _check_quorum(asked: Asked, nodes: Mapping[str, int]) -> None:
+    """Check for a quorum: without one not even the version of the tables could be written."""
+    if _class(asked) != BY_DATACENTER:
+        return
+    for datacenter, copies in _normal(asked, nodes).items():
+        if not copies.isdigit():  # the class, or transient replicas, which Cassandra checks
+            continue
+        if nodes and (quorum := int(copies) // 2 + 1) > nodes[datacenter]:
+            raise UsageError(
+                f"data centre {datacenter!r} has {nodes[datacenter]} nodes, but a quorum of "
+                f"{copies} copies is {quorum}, so nothing could be read or written. Ask for fewer "
+                "copies, or add nodes first"
+            )
+
+
+async def _read_replication(session: CqlSession) -> dict[str, str] | None:
+    """Read the keyspace's replication; None if no keyspace has that name."""
+    row = await session.one(READ_REPLICATION)
+    return None if row is None else dict(row.replication)
+
+
+def _normal(replication: Asked, nodes: Mapping[str, int]) -> dict[str, str]:
+    """Return a replication as Cassandra stores it: short class name, each data centre by name."""
+    options = {
+        name: str(int(value)) if str(value).isdecimal() else str(value)
+        for name, value in replication.items()
+        if name != "class"
+    }
+    if _class(replication) == BY_DATACENTER:
+        factor = options.pop(_FACTOR, None)
+        if factor is not None:
+            options = {**dict.fromkeys(nodes, factor), **options}
+        options = {name: value for name, value in options.items() if value != "0"}
+    return {"class": _class(replication), **dict(sorted(options.items()))}
+
+
+def _class(replication: Asked) -> str:
+    return str(replication["class"]).rpartition(".")[2]
+
+
+def _cql(replication: Asked) -> str:
+    pairs = (f"{_literal(name)}: {_literal(value)}" for name, value in replication.items())
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

@@ -7,24 +7,34 @@ leaves it except for `store/cas.py`, which settles them.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import Counter, deque
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
+from uuid import UUID
 from weakref import ref
 
+from cassandra import OperationTimedOut
+
 from cassieq_spark import metrics
-from cassieq_spark.clock import ClusterClock, SystemClock
+from cassieq_spark.clock import Clock, ClusterClock, SystemClock
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
+from cassieq_spark.errors import (
+    CassieqError,
+    ClientClosed,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal, retries
 from cassieq_spark.store.call import (
     AFTERWARDS_S,
     DEADLINE_S,
     LEAST_S,
+    Call,
     Sent,
     limited,
     one_call,
@@ -36,18 +46,7 @@ from cassieq_spark.store.process import Home
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate, why_shut_out
-from cassieq_spark.store.transport import Request
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-    from uuid import UUID
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.errors import CassieqError
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.call import Call
-    from cassieq_spark.store.transport import Page, Transport
+from cassieq_spark.store.transport import Page, Request, Transport
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,55 +55,42 @@ Answer = asyncio.Future["list[Any] | BaseException"]
 """The rows of all pages, or the driver's error: as a value, since not every answer is awaited."""
 
 
-class Bridge:
-    """Sends requests from an event loop, and wakes it once for all answers that came together."""
+class _Asked:
+    """A request under way, with those for the pages that follow: all have one limit together.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._told: deque[tuple[Answer, list[Any] | BaseException]] = deque()
-        self._is_woken = False
+    Its answer is a value, whatever it is, and may come in any thread.
+    """
 
-    def send(self, transport: Transport, request: Request) -> Answer:
-        """Send a request, and those for the pages that follow."""
-        answer: Answer = asyncio.get_running_loop().create_future()
-        transport.send(request, partial(self._note, transport, request, answer, []))
-        return answer
+    def __init__(self, transport: Transport, request: Request, until: float, clock: Clock) -> None:
+        self._transport = transport
+        self._request = request
+        self._until = until
+        self._clock = clock
+        self._found: list[Any] = []
+        self.answer: Answer = asyncio.get_running_loop().create_future()
+        transport.send(request, self._note)
 
-    def _note(
-        self,
-        transport: Transport,
-        request: Request,
-        answer: Answer,
-        found: list[Any],
-        told: Page | BaseException,
-    ) -> None:
+    def _note(self, told: Page | BaseException) -> None:
         if isinstance(told, BaseException):
-            self._tell(answer, told)
+            self._tell(told)
             return
-        found.extend(told.rows)
+        self._found.extend(told.rows)
         if told.following is None:
-            self._tell(answer, found)
-            return
-        following = replace(request, page=told.following)
-        transport.send(following, partial(self._note, transport, request, answer, found))
+            self._tell(self._found)
+        elif (left_s := self._until - self._clock.monotonic()) <= 0:
+            self._tell(OperationTimedOut("its first pages took all of its time"))
+        else:
+            request = replace(
+                self._request, page=told.following, timeout_s=min(REQUEST_TIMEOUT_S, left_s)
+            )
+            self._transport.send(request, self._note)
 
-    def _tell(self, answer: Answer, found: list[Any] | BaseException) -> None:
-        loop = answer.get_loop()
+    def _tell(self, found: list[Any] | BaseException) -> None:
+        loop = self.answer.get_loop()
         if asyncio._get_running_loop() is loop:  # noqa: SLF001 - without an error in other threads
-            _set(answer, found)
-            return
-        with self._lock:
-            self._told.append((answer, found))
-            is_woken, self._is_woken = self._is_woken, True
-        if not is_woken:
-            loop.call_soon_threadsafe(self._hand_out)
-
-    def _hand_out(self) -> None:
-        with self._lock:
-            told, self._told = self._told, deque()
-            self._is_woken = False
-        for answer, found in told:
-            _set(answer, found)
+            _set(self.answer, found)
+        else:
+            loop.call_soon_threadsafe(_set, self.answer, found)
 
 
 def _set(answer: Answer, found: list[Any] | BaseException) -> None:
@@ -166,7 +152,6 @@ class CqlSession:
         self.home = base = Home(clock or SystemClock())
         self.transport = transport or DriverTransport(options, base)
         self.datacenter = self.transport.datacenter
-        self._bridge = Bridge()
         self._side_by_side = SideBySide(base)
         self.looks = SideBySide(base)
         self.node_clocks = NodeClocks(self.transport, self.check_open)
@@ -194,7 +179,7 @@ class CqlSession:
         """
         if statement.kind is Kind.CAS:
             raise ValueError(f"{statement.name} is a CAS: only store/cas.py may send it")
-        return await self._until_answered(self._sent(statement, params), times=0)
+        return await self.finish(self.start(statement, params))
 
     async def one(self, statement: Statement, params: Sequence[Any] = ()) -> Any | None:
         """Return the first row of `run`, or None if there is none."""
@@ -234,7 +219,7 @@ class CqlSession:
         return None if transport.is_connected else why_shut_out(transport.failures, self.options)
 
     def translated(
-        self, error: BaseException, name: str, waited: retries.Waited | None = None
+        self, error: BaseException, name: str, waited: str | None = None
     ) -> CassieqError:
         """Return the error that a caller sees."""
         return translate(error, name, self.options, self.transport.failures, waited)
@@ -248,18 +233,29 @@ class CqlSession:
 
         Each is finished by itself, and retried by itself if the request was not answered.
         """
-        together = [self._sent(statement, params) for params in rows]
-        answer = self._send(statement, [sent.params for sent in together])
+        now, limits = self.clock.monotonic(), present()
+        ends_s = limits.ends_s(now, self._most_s(), now)
+        answer = self._send(statement, [tuple(params) for params in rows], ends_s)
+        together = [Sent(statement, tuple(params), now, limits, answer) for params in rows]
 
-        def note(answer: asyncio.Future[list[Any] | BaseException]) -> None:
+        def note(answer: Answer) -> None:
             if answer.exception() is not None or isinstance(answer.result(), BaseException):
                 for sent in together:
-                    sent.note_failure(self.clock.monotonic())
+                    sent.failed_s = self.clock.monotonic()
 
         answer.add_done_callback(note)
-        for sent in together:
-            sent.answer = answer
         return together
+
+    def ask(
+        self, statement: Statement, params: Sequence[Any], decode: Callable[[list[Any]], R]
+    ) -> Callable[[], Awaitable[R]]:
+        """Send without waiting; call the returned function, once, for what the rows say."""
+        sent = self.start(statement, params)
+
+        async def decoded() -> R:
+            return decode(await self.finish(sent))
+
+        return decoded
 
     async def finish(self, sent: Sent) -> list[Any]:
         """Wait for a statement that `start` sent; if it was not answered, retry as `run` does.
@@ -273,12 +269,25 @@ class CqlSession:
         rows = await self.answer(sent)
         if not isinstance(rows, StoreError):
             return rows
-        now = self.clock.monotonic()
-        sent.wait_again(now)
-        if (left_s := sent.ends_s(self._most_s(), now) - now) <= 0:
-            raise rows
-        retries.tell(sent.statement, rows.__cause__, sent=1, pause_s=0.0, left_s=left_s)
-        return await self._until_answered(sent, times=1)
+        statement, clock = sent.statement, self.clock
+        now = clock.monotonic()
+        rested_s = sent.rest(now)
+        # The limit is for all sendings together: the last one may take the rest of it.
+        ends_s = sent.limits.ends_s(sent.began_s, self._most_s(), now)
+        longest_s = (ends_s - now) / 4
+        while (left_s := ends_s - clock.monotonic()) > 0:
+            pause_s = min(retries.pause_s(sent.times, self.entropy), longest_s)
+            pause_s, rested_s = max(0.0, pause_s - rested_s), 0.0
+            retries.tell(statement, rows.__cause__, sent=sent.times, pause_s=pause_s, left_s=left_s)
+            with sent.limits.waiting():
+                await clock.sleep(pause_s)
+            metrics.RETRIES.inc()
+            sent.times += 1
+            sent.answer = self._send(statement, [sent.params], ends_s)
+            rows = await self.answer(sent)
+            if not isinstance(rows, StoreError):
+                return rows
+        raise rows
 
     async def answer(self, sent: Sent) -> list[Any] | StoreError:
         """Wait for a statement that `start` sent; return the error if it was not answered.
@@ -288,14 +297,15 @@ class CqlSession:
         """
         with sent.limits.waiting():
             answer = await sent.answer
-        if isinstance(answer, BaseException):
-            problem = self._problem(answer, sent, times=1)
-            if isinstance(problem, StoreTimeout | StoreUnavailable):
-                problem.__cause__ = answer.with_traceback(None)  # else a cycle keeps what was sent
-                return problem
-            raise problem from answer
-        sent.limits.heard()
-        return list(answer)
+        if not isinstance(answer, BaseException):
+            sent.limits.heard()
+            return answer
+        waited = retries.waited(self.clock.monotonic() - sent.began_s, sent.times)
+        problem = self.translated(answer, sent.statement.name, waited)
+        if isinstance(problem, StoreTimeout | StoreUnavailable):
+            problem.__cause__ = answer.with_traceback(None)  # else a cycle keeps what was sent
+            return problem
+        raise problem from answer
 
     async def map(self, work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:
         """Run ``work`` for every item, up to 16 at once; return the results in order.
@@ -411,12 +421,17 @@ class CqlSession:
         """Send rows of one partition in one request; at once if the statement is prepared.
 
         Nobody cancels a statement that was sent: its outcome would be unknown.
+
+        Args:
+            until: The monotonic time by which all pages of the answer are there. Those of a scan
+                have only their block's limit: it may be as long as its table.
         """
         if self._measured.is_in_doubt or not self.transport.is_ready(statement):
             return asyncio.get_running_loop().create_task(self._sent_later(statement, rows, until))
         self.check_open()
         request = Request(statement=statement, rows=rows, timeout_s=self._request_s(until))
-        return self._bridge.send(self.transport, request)
+        until = present().until if statement.is_scan else until
+        return _Asked(self.transport, request, until, self.clock).answer
 
     async def _sent_later(
         self, statement: Statement, rows: Sequence[tuple[Any, ...]], until: float
@@ -431,47 +446,6 @@ class CqlSession:
         except DRIVER_ERRORS as error:
             return error
         return await self._send(statement, rows, until)
-
-    def _sent(self, statement: Statement, params: Sequence[Any]) -> Sent:
-        return Sent(
-            statement=statement,
-            params=tuple(params),
-            began_s=self.clock.monotonic(),
-            limits=present(),
-        )
-
-    async def _until_answered(self, sent: Sent, *, times: int) -> list[Any]:
-        """Send until it is answered, or its time is over.
-
-        Args:
-            times: How often it was sent already.
-        """
-        statement, now = sent.statement, self.clock.monotonic()
-        ends_s = sent.ends_s(self._most_s(), now)
-        longest_s = (ends_s - now) / 4
-        before = times
-        with sent.limits.waiting():
-            while True:
-                times += 1
-                if times > 1:
-                    metrics.RETRIES.inc()
-                # The limit is for all sendings together: the last one may take the rest of it.
-                answer = await self._send(statement, [sent.params], ends_s)
-                if not isinstance(answer, BaseException):
-                    break
-                problem = self._problem(answer, sent, times=times)
-                left_s = ends_s - self.clock.monotonic()
-                if left_s <= 0 or not isinstance(problem, StoreTimeout | StoreUnavailable):
-                    raise problem from answer
-                pause_s = min(retries.pause_s(times - before, self.entropy), longest_s)
-                retries.tell(statement, answer, sent=times, pause_s=pause_s, left_s=left_s)
-                await self.clock.sleep(pause_s)
-        sent.limits.heard()
-        return answer
-
-    def _problem(self, error: BaseException, sent: Sent, *, times: int) -> CassieqError:
-        waited = retries.Waited(seconds=self.clock.monotonic() - sent.began_s, sent=times)
-        return self.translated(error, sent.statement.name, waited)
 
     def _request_s(self, until: float) -> float:
         """Return the timeout of one request: no limit makes it shorter than `LEAST_S`."""

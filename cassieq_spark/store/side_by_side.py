@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.shares import Lines
 from cassieq_spark.store.call import acting, present
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
-
-    from cassieq_spark.clock import Clock
 
 WIDTH: Final = 16
 """The most items under way at once, without those that wait for a silent key."""

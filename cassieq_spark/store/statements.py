@@ -58,6 +58,16 @@ class Statement:
         return self.cql.startswith("INSERT")
 
     @property
+    def table(self) -> str:
+        """The table of which it reads or writes rows."""
+        return self.cql.partition("{ks}.")[2].split(maxsplit=1)[0]
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether it reads a table of any length, and not rows of a key."""
+        return self.kind in {Kind.READ, Kind.GLANCE} and " = ?" not in self.cql
+
+    @property
     def consistency(self) -> int:
         """The consistency of a read or plain write; of a CAS, the level of its commit."""
         if self.kind is Kind.SERIAL_READ:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.recent import Recent
@@ -21,20 +23,11 @@ from cassieq_spark.store.tables.accounts import AccountKeys, Accounts, KeyUses
 from cassieq_spark.store.tables.at_work import Heartbeats, Leaders
 from cassieq_spark.store.tables.buckets import Buckets
 from cassieq_spark.store.tables.dedup import Dedup, Kept
-from cassieq_spark.store.tables.everything import Everything
-from cassieq_spark.store.tables.hints import Hints, WrittenHints
+from cassieq_spark.store.tables.lanes import Everything, Monotons, Schedules
 from cassieq_spark.store.tables.messages import ChunkWriter, Messages, Overlays, Unread
-from cassieq_spark.store.tables.monotons import Monotons
-from cassieq_spark.store.tables.pointers import PointerTable, Seen
+from cassieq_spark.store.tables.pointers import Hints, PointerTable, Seen, WrittenHints
 from cassieq_spark.store.tables.queues import Queues
-from cassieq_spark.store.tables.schedules import Schedules
 from cassieq_spark.store.tables.sinks import Sinks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.model.ids import LaneId
-
 
 LANES: Final = 1_000
 """The number of unused lanes that a client remembers."""
@@ -57,44 +50,35 @@ class Store:
     """One session's tables: those of all queues, and by `lane` those of one lane."""
 
     def __init__(self, session: CqlSession) -> None:
-        sender = CasSender(session)
-        self.sender = sender
         self.session = session
+        self.sender = CasSender(session)
         self.clock = session.clock
         self.entropy = session.entropy
-        self.queues = Queues(session, sender)
-        self.sinks = Sinks(session, sender)
-        self.accounts = Accounts(session, sender)
-        self.account_keys = AccountKeys(session, sender)
-        self.key_uses = KeyUses(session)
-        self.everything = Everything(session)
-        self.schedules = Schedules(session)
-        self.dedup = Dedup(session, sender)
-        self.heartbeats = Heartbeats(session)
-        self.leaders = Leaders(session, sender)
-        self._seen: Recent[LaneId, Seen] = Recent(LANES)
-        self.rows = Rows(session, sender, lambda: self.clock)
-        self._written_hints = WrittenHints()
-        self._unread = Unread(clock=lambda: self.clock)
+        self.seen: Recent[LaneId, Seen] = Recent(LANES)
+        self.rows = Rows(session, self.sender, lambda: self.clock)
+        self.written_hints = WrittenHints()
+        self.unread = Unread(clock=lambda: self.clock)
+        self.queues = Queues(self)
+        self.sinks = Sinks(self)
+        self.accounts = Accounts(self)
+        self.account_keys = AccountKeys(self)
+        self.key_uses = KeyUses(self)
+        self.everything = Everything(self)
+        self.schedules = Schedules(self)
+        self.dedup = Dedup(self)
+        self.heartbeats = Heartbeats(self)
+        self.leaders = Leaders(self)
 
     def lane(self, lane: LaneId) -> LaneTables:
         """Return the tables of one lane."""
-        pointers = PointerTable(self.session, lane, self._seen.get_or_make(lane, Seen))
-        hints = Hints(
-            self.session,
-            lane,
-            pointers=pointers,
-            clock=lambda: self.clock,
-            written=self._written_hints,
-        )
         return LaneTables(
-            monotons=Monotons(self.session, self.sender, lane),
-            buckets=Buckets(self.session, self.sender, lane, rows=self.rows, hints=hints),
-            messages=Messages(self.session, lane, unread=self._unread),
-            overlays=Overlays(self.session, lane),
-            pointers=pointers,
-            hints=hints,
-            kept=Kept(self.session, lane),
+            monotons=Monotons(self, lane),
+            buckets=Buckets(self, lane),
+            messages=Messages(self, lane),
+            overlays=Overlays(self, lane),
+            pointers=PointerTable(self, lane),
+            hints=Hints(self, lane),
+            kept=Kept(self, lane),
         )
 
     def chunk_writer(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid, TlsFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.options.of_connection import TlsOptions
+from cassieq_spark.options import ConnectionOptions
+from cassieq_spark.options.of_connection import TlsOptions
 
 _LOOK_S: Final = 3.0
 """The timeout of each probe of one node after a connection has failed."""

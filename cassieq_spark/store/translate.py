@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from cassandra import (
     DriverException,
@@ -19,7 +20,7 @@ from cassandra import (
     UnresolvableContactPoints,
 )
 from cassandra.cluster import NoHostAvailable
-from cassandra.connection import ConnectionException
+from cassandra.connection import ConnectionException, EndPoint
 from cassandra.protocol import ErrorMessage
 from cassandra.protocol import RequestValidationException as RequestInvalid
 
@@ -33,15 +34,8 @@ from cassieq_spark.errors import (
     TlsFailed,
     UsageError,
 )
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import tls
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cassandra.connection import EndPoint
-
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.retries import Waited
 
 
 class LoginRefused(ConnectionException):  # type: ignore[misc]  # the driver has no types
@@ -92,7 +86,7 @@ def translate(
     statement: str,
     options: ConnectionOptions,
     failures: Mapping[EndPoint, BaseException],
-    waited: Waited | None = None,
+    waited: str | None = None,
 ) -> CassieqError:
     """Return the error that a caller sees for a read or an idempotent write.
 

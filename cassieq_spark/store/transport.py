@@ -6,16 +6,13 @@ same for all transports. `store.driver` has the driver's. Fault tests wrap anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.store.statements import Statement
+from cassieq_spark.store.statements import Statement
 
 
 class Node(NamedTuple):

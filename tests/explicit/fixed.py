@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cassieq_spark.store.tables.monotons import CLOSED
+from cassieq_spark.store.tables.lanes import CLOSED
 from tests.explicit.lwt import Cas, Client, Lwt, Row, State, Step, at, with_client
 
 QUEUE, FIRST, SECOND = 0, 1, 2

@@ -19,7 +19,7 @@ from cassieq_spark.model.ending import Close, Drop, Over, Raise
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.pointer import DELETED, Pointers
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Commit, Identity, TaskResult
-from cassieq_spark.store.tables.monotons import CLOSED
+from cassieq_spark.store.tables.lanes import CLOSED
 from tests.explicit.lwt import Cas, Client, Lwt, Row, State, Step, at, with_client, with_row
 
 QUEUE, SINK, MONOTON = 0, 1, 2

@@ -13,7 +13,7 @@ from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import Dead
-from cassieq_spark.store.cas import Stored, Tag, Tags, Version
+from cassieq_spark.model.outcome import Stored, Tag, Tags, Version
 from tests.explicit.states import (
     START_US,
     Client,

@@ -24,8 +24,8 @@ from cassieq_spark.model.rows.intents import (
     Settle,
     asked_of,
 )
-from cassieq_spark.model.rows.known import Sent
 from cassieq_spark.model.rows.waiting import Entry, Hints, Waiting, overlap
+from cassieq_spark.model.rows.writer import Sent
 from cassieq_spark.model.settlement import Ack, Extend, Judged
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import Runs, union
+from cassieq_spark.model.outcome import Stored, Tag, Tags, Version
 from cassieq_spark.model.pointer import LATE_AFTER_US, is_passable, minute_of
 from cassieq_spark.model.rows.events import (
     Answer,
@@ -38,7 +39,6 @@ from cassieq_spark.model.rows.events import (
 from cassieq_spark.model.rows.intents import Claim, Claimed, Intent, Moment, Settle
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.model.settlement import Judged
-from cassieq_spark.store.cas import Stored, Tag, Tags, Version
 from tests.explicit import row_oracles as oracles
 
 Step = tuple[str, "State"]

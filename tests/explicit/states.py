@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from uuid import UUID
 
-    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.model.outcome import Stored
 
 TICK_US = DELAY_STEP_US
 START_US = 1_700_000_000 * TICK_US

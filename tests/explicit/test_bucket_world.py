@@ -15,11 +15,10 @@ import pytest
 
 from cassieq_spark.model import bucket as bucket_rules
 from cassieq_spark.model import lease as lease_rules
-from cassieq_spark.model import settlement
+from cassieq_spark.model import outcome, settlement
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.ids import union
-from cassieq_spark.store import cas
 from tests.explicit.explore import Explored, explore
 from tests.explicit.network import Rules, Size
 from tests.explicit.states import mask
@@ -96,7 +95,7 @@ def test_no_interleaving_breaks_an_invariant(size: Size) -> None:
 
 
 def test_effects_tell_what_evicted_tags_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cas, "TAGGED_CLIENTS", 1)
+    monkeypatch.setattr(outcome, "TAGGED_CLIENTS", 1)
 
     assert_holds(search(TAGS_EVICTED))
 

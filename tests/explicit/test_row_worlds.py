@@ -18,6 +18,7 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.model import lease as lease_rules
+from cassieq_spark.model import outcome
 from cassieq_spark.model.bucket import (
     Bucket,
     IllegalMove,
@@ -29,7 +30,7 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.model.lease import Terms
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.rows import fold, known, waiting
+from cassieq_spark.model.rows import fold, waiting, writer
 from cassieq_spark.model.rows.events import Answer, Fate, fate_of
 from cassieq_spark.model.rows.intents import (
     ACK,
@@ -46,7 +47,6 @@ from cassieq_spark.model.rows.intents import (
 from cassieq_spark.model.rows.waiting import Entry, Hints
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.model.settlement import Action, Extend, Reject, Release
-from cassieq_spark.store import cas
 from tests.explicit.explore import Explored, explore
 from tests.explicit.rows import SECOND_US, START_US, Plan, RowWorld, State
 
@@ -369,7 +369,7 @@ def search(world: RowWorld) -> Explored[State]:
 
 @pytest.fixture
 def few_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cas, "TAGGED_CLIENTS", 1)
+    monkeypatch.setattr(outcome, "TAGGED_CLIENTS", 1)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -433,9 +433,9 @@ def as_if(was: Fate, told: Fate) -> Callable[..., Fate]:
     return wrong
 
 
-def ambiguous(self: known.Callers, entries: Any, error: Exception | None = None) -> None:
+def ambiguous(self: writer.Callers, entries: Any, error: Exception | None = None) -> None:
     for one in entries:
-        self._end(one, known.End.AMBIGUOUS, error)
+        self._end(one, writer.End.AMBIGUOUS, error)
 
 
 def marks_are_proof(
@@ -487,7 +487,7 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "somebody is told something else than one after the other",
     ),
     "3 who leaves gives back whole leases": (
-        (known, "given_back", whole_leases),
+        (writer, "given_back", whole_leases),
         "sharers leave",
         "I2: whoever holds a message has lost it before its lease was over",
     ),
@@ -517,27 +517,27 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "what was not sent is sent after its caller has left",
     ),
     "5 what a leaver was given stays": (
-        (known.Callers, "_give_back", lambda *_: None),
+        (writer.Callers, "_give_back", lambda *_: None),
         "three share, one leaves",
         "what was claimed for a caller that is gone stays leased",
     ),
     "5 it is given back as a delivery": (
-        (known, "given_back", counted),
+        (writer, "given_back", counted),
         "three share, one leaves",
         "P18: a delivery that nobody was handed is counted",
     ),
     "5 what was never sent is ambiguous": (
-        (known.Callers, "_fail_all", ambiguous),
+        (writer.Callers, "_fail_all", ambiguous),
         "callers with little time",
         "what was never sent is called ambiguous",
     ),
     "6 a missing mark proves that it did not happen": (
-        (known, "fate_of", as_if(Fate.OPEN, Fate.REFUSED)),
+        (writer, "fate_of", as_if(Fate.OPEN, Fate.REFUSED)),
         "claims are lost",
         "a caller is told that it is lost, and it happened or may yet",
     ),
     "6 the tag is not asked": (
-        (known, "fate_of", as_if(Fate.APPLIED, Fate.REFUSED)),
+        (writer, "fate_of", as_if(Fate.APPLIED, Fate.REFUSED)),
         "claims are lost",
         "a caller is told that it is lost, and it happened or may yet",
     ),
@@ -552,12 +552,12 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "a caller is told that it is lost, and it happened or may yet",
     ),
     "6 stale, though it took effect": (
-        (known, "is_told", lambda *_: True),
+        (writer, "is_told", lambda *_: True),
         "tags are evicted",
         "a settlement that took effect is called stale",
     ),
     "6 what a claim has made is told, whatever became of it": (
-        (known, "still_held", lambda _, leases: tuple(leases)),
+        (writer, "still_held", lambda _, leases: tuple(leases)),
         "a claim is heard after its end",
         "a claim is told what the row does not hold",
     ),
@@ -572,12 +572,12 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "a hint that came late is not written again",
     ),
     "7 nobody reads L": (
-        (known, "Answer", without_reads_of_low),
+        (writer, "Answer", without_reads_of_low),
         "the bucket is dropped, and its ghost comes back",
         "I4: what was dropped is called stale",
     ),
     "7 claims of a ghost": (
-        (known, "Answer", without_reads_of_low),
+        (writer, "Answer", without_reads_of_low),
         "a ghost is claimed from",
         "messages of a dropped bucket are handed out",
     ),

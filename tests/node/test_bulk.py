@@ -18,7 +18,7 @@ from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.sink.writer import open_buckets, prepare
 from cassieq_spark.store import portal, statements
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 from tests.fixtures.queues import drain, payload
 
 if TYPE_CHECKING:

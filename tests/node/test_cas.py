@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, UsageError
 from cassieq_spark.model.ids import LaneId
-from cassieq_spark.store import portal
-from cassieq_spark.store.cas import (
+from cassieq_spark.model.outcome import (
     TAGGED_CLIENTS,
     Applied,
-    CasSender,
     Evicted,
     Refused,
     Stored,
     Tags,
     Version,
 )
-from cassieq_spark.store.tables.monotons import Monoton, Monotons
+from cassieq_spark.store import portal
+from cassieq_spark.store.cas import CasSender
+from cassieq_spark.store.tables.lanes import Monoton, Monotons
 from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ def another_client(row: Row) -> Monotons:
         def __getattr__(self, name: str) -> object:
             return getattr(row.door.session, name)
 
-    other = Other()
-    return Monotons(other, CasSender(other), row.lane)  # type: ignore[arg-type]  # a session's
+    other: Any = Other()
+    store: Any = SimpleNamespace(session=other, sender=CasSender(other))
+    return Monotons(store, row.lane)
 
 
 def test_a_cas_on_a_row_that_others_changed_is_refused_and_shows_it(row: Row) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.rows.known import SHARED_FOR_US
+from cassieq_spark.model.rows.writer import SHARED_FOR_US
 from cassieq_spark.queue.get.choice import LEFT_FOR_S
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.store import caller, portal

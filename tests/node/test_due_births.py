@@ -15,7 +15,7 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import portal
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
 

@@ -12,14 +12,14 @@ from cassieq_spark.queue.get import hints
 from cassieq_spark.queue.get.hints import KEPT_BUCKETS, LEARN_EVERY_S, STUCK_FOR_S, Finished
 from cassieq_spark.queue.get.scan import POINTERS_FOR_S
 from cassieq_spark.store import portal
-from cassieq_spark.store.tables.hints import FEW_MINUTES
+from cassieq_spark.store.tables.pointers import FEW_MINUTES
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import cost, to_the_next_minute
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cassieq_spark.store.tables.hints import Hints
+    from cassieq_spark.store.tables.pointers import Hints
     from tests.fixtures.queues import Door, OpenDoor
 
 BUCKETS = 6

@@ -255,13 +255,13 @@ def test_due_lanes_that_were_put_into_are_forgotten(open_door: OpenDoor) -> None
 def test_what_was_seen_of_lanes_is_kept_while_they_are_used(open_door: OpenDoor) -> None:
     door = open_door()
     store = door.client.store
-    store._seen = Recent(1)
+    store.seen = Recent(1)
     lane = door.client.queue(door.queue.name)._lane
     lane.pointers.seen.time = 7
     for _ in range(3):
         store.lane(LaneId(new_uuid()))
     gc.collect()
-    assert 2 == len(store._seen.values())
+    assert 2 == len(store.seen.values())
     assert 7 == lane.first.hints._pointers.time_seen()
     assert 7 == store.lane(lane.lane_id).pointers.time_seen()
 

@@ -10,14 +10,14 @@ import cassieq_spark as cassieq
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.outcome import Applied
 from cassieq_spark.queue.put.producer import prove
 from cassieq_spark.store import portal
-from cassieq_spark.store.cas import Applied
 from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.model.outcome import Stored
     from tests.fixtures.queues import Door, OpenDoor
 
 FIRST = BucketNo(0)

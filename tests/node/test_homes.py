@@ -15,15 +15,15 @@ from cassieq_spark.errors import UsageError
 from cassieq_spark.queue.find import LaneSpec, find_row, refreshed
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal, statements
+from cassieq_spark.store.tables.lanes import Schedules
 from cassieq_spark.store.tables.queues import Queues
-from cassieq_spark.store.tables.schedules import Schedules
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash, drain
 from tests.fixtures.transports import driver_of, intercept
 
 if TYPE_CHECKING:
     from cassieq_spark.model.lanes import DueLane
-    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.model.outcome import Stored
     from cassieq_spark.store.tables.queues import QueueRow
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor

@@ -22,7 +22,7 @@ from tests.node.test_slow_replica import fill
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.store.cas import Stored
+    from cassieq_spark.model.outcome import Stored
 
 pytestmark = pytest.mark.invariant("I10")
 

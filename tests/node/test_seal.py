@@ -11,10 +11,10 @@ import pytest
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.outcome import Applied
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.queue import seal
 from cassieq_spark.store import portal, statements
-from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import messages as unread
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Put, payload

@@ -12,6 +12,7 @@ import pytest
 from cassieq_spark.errors import CasAmbiguous, QueueDeleted, RowCorrupt, SinkFenced
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
+from cassieq_spark.model.outcome import Applied, Refused
 from cassieq_spark.model.sink_txn import (
     Begun,
     BucketList,
@@ -23,7 +24,6 @@ from cassieq_spark.model.sink_txn import (
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store import portal
-from cassieq_spark.store.cas import Applied, Refused
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
@@ -33,8 +33,8 @@ from tests.fixtures.transports import driver_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cassieq_spark.model.outcome import Stored
     from cassieq_spark.repair.report import QueueRepair
-    from cassieq_spark.store.cas import Stored
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 

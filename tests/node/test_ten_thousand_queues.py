@@ -52,7 +52,7 @@ def test_ever_new_queues_take_no_more_space(
         del queue
         for kind, found in counted().items():
             assert 0 < found - before.get(kind, 0) <= kept, kind
-        assert kept == len(own.store._seen.values())
+        assert kept == len(own.store.seen.values())
     assert in_all + queues == metrics.MESSAGES_PUT.value
     series = metrics.MESSAGES_PUT.values
     assert names[-kept:] == [name for name in series if name != metrics.OTHERS]

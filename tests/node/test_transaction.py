@@ -12,13 +12,13 @@ from cassieq_spark.model import bucket as buckets
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.bucket import SinkRef, Status
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.outcome import Applied
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import BucketList, SinkRow
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.store import portal, statements
-from cassieq_spark.store.cas import Applied
 from tests.fixtures.faults import Fault
 from tests.fixtures.transports import driver_of
 

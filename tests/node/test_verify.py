@@ -11,10 +11,10 @@ from cassieq_spark.cli.repair import show
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.outcome import Applied
 from cassieq_spark.queue.sink.writer import insert_writing
 from cassieq_spark.repair.report import FINDINGS, Finding, VerifyReport
 from cassieq_spark.store import portal
-from cassieq_spark.store.cas import Applied
 from cassieq_spark.store.tables import sinks
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.transports import driver_of

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.model.bucket import Bucket, IllegalMove, Status, with_closed_sets
 from cassieq_spark.model.ids import EMPTY, Runs
+from cassieq_spark.model.outcome import Stored, Tag, Tags, Version
 from cassieq_spark.model.pointer import MINUTE_US, minute_of
 from cassieq_spark.model.rows import events
 from cassieq_spark.model.rows.events import (
@@ -50,9 +51,8 @@ from cassieq_spark.model.rows.intents import (
     Settle,
     Turn,
 )
-from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.model.rows.waiting import FOLD_AT_MOST, PATIENCE_S
-from cassieq_spark.model.rows.writer import RowWriter
+from cassieq_spark.model.rows.writer import MAX_REFUSALS, RowWriter
 from cassieq_spark.model.settlement import (
     Action,
     Extend,
@@ -62,7 +62,6 @@ from cassieq_spark.model.settlement import (
     TakeOver,
     Update,
 )
-from cassieq_spark.store.cas import Stored, Tag, Tags, Version
 from tests.explicit.row_oracles import _places, alone
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, sealed

@@ -5,52 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
-if TYPE_CHECKING:
-    from uuid import UUID
+from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.outcome import Stored, Version
+from cassieq_spark.model.rows.intents import Intent, Result
 
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.rows.intents import Intent, Result
-
-
-class SeenTags(Protocol):
-    """The marks that a row remembers; `store.cas.Tags` implements it (G2)."""
-
-    @property
-    def evicted(self) -> int:
-        """The largest row version whose mark was pushed out; 0 if none was."""
-
-    def has(self, writer: UUID, /) -> bool:
-        """Whether the CAS with this mark took effect."""
-
-
-class SeenVersion(Protocol):
-    """The version that a CAS is conditional on; `store.cas.Version` implements it."""
-
-    @property
-    def writer(self) -> UUID:
-        """The mark of the CAS that wrote the row."""
-
-    @property
-    def row_version(self) -> int:
-        """A number that grows with each CAS in one life of a row."""
-
-    @property
-    def tags(self) -> SeenTags:
-        """The marks that the row remembers."""
-
-
-class Seen(Protocol):
-    """A row as read; `store.cas.Stored` implements it."""
-
-    @property
-    def value(self) -> Bucket:
-        """The row."""
-
-    @property
-    def version(self) -> SeenVersion:
-        """The row's version."""
+Seen = Stored[Bucket]
+"""A row as read."""
 
 
 class Fate(StrEnum):
@@ -70,7 +32,7 @@ class Fate(StrEnum):
     OPEN = "open"
 
 
-def fate_of(before: SeenVersion, mark: UUID, now: Seen | None) -> Fate:
+def fate_of(before: Version, mark: UUID, now: Seen | None) -> Fate:
     """Return the outcome of a CAS that was conditional on ``before``, by a row that was read later.
 
     Ask before this client's next CAS takes effect, which replaces the tag (G3).
@@ -213,7 +175,7 @@ class SendCas:
             writer's own.
     """
 
-    before: SeenVersion
+    before: Version
     row: Bucket
     mark: UUID
     tickets: tuple[int, ...]

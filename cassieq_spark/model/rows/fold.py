@@ -9,31 +9,28 @@ Settlements come first: a lease that ran out is still its holder's until a claim
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from uuid import UUID
 
-from cassieq_spark.model.bucket import IllegalMove
+from cassieq_spark.model.bucket import Bucket, IllegalMove
 from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, Runs, union
 from cassieq_spark.model.rows.intents import (
     ACK,
     Ask,
     Claim,
     Effect,
+    Moment,
+    Result,
     Settle,
+    Settlement,
     claim_together,
     settled,
 )
 from cassieq_spark.model.settlement import Judged
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.rows.intents import Moment, Result, Settlement
-
-    Wanted = tuple[int, Settlement | Claim]
-    """A ticket, and its caller's intent."""
+Wanted = tuple[int, Settlement | Claim]
+"""A ticket, and its caller's intent."""
 
 
 @dataclass(slots=True, kw_only=True)

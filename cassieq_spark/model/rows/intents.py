@@ -7,23 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
+from uuid import UUID
 
 from cassieq_spark.model import bucket as moves
 from cassieq_spark.model import lease as leases
 from cassieq_spark.model import settlement
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.lease import Terms, Wanted, cancelled
-from cassieq_spark.model.settlement import Ack, Judged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.model.settlement import Action
+from cassieq_spark.model.settlement import Ack, Action, Judged
 
 ACK: Final = Ack()
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import UUID
 
-from cassieq_spark.model.ids import EMPTY
+from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.pointer import LATE_AFTER_US, hint_minutes, is_passable, minute_of
-from cassieq_spark.model.rows.intents import Claim, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import Runs
-    from cassieq_spark.model.rows.fold import Folded
-    from cassieq_spark.model.rows.intents import Intent, Moment
+from cassieq_spark.model.rows.fold import Folded
+from cassieq_spark.model.rows.intents import Claim, Intent, Moment, Turn
 
 FOLD_AT_MOST: Final = 1_000
 """The most intents of one fold, which takes some milliseconds. A full fold waits for no company."""

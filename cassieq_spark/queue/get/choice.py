@@ -17,10 +17,10 @@ from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.choice import Chooser, Seen, came_back_us, has_fresh, is_lost
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.get.claim import Claimed, Rows
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.buckets import size_of
 
 MET_FOR_S: Final = 10.0

@@ -22,6 +22,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import BucketNo, Place, bucket_of
 from cassieq_spark.model.lease import Terms, claimable, is_dying, visible
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
@@ -33,7 +34,6 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store.call import present
-from cassieq_spark.store.cas import Stored
 
 Answer = tuple[list["Claimed"], Stored[Bucket] | None]
 

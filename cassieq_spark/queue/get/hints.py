@@ -18,6 +18,7 @@ from cassieq_spark.errors import StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, Bucket
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import (
     DELETED,
     MINUTE_US,
@@ -29,7 +30,6 @@ from cassieq_spark.model.pointer import (
     minute_of,
 )
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Stored
 
 Hints = list[tuple[int, BucketNo]]
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.model.rows.known import MAX_REFUSALS
+from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.queue.get.choice import Choice
 from cassieq_spark.queue.get.claim import (
     GRACE_S,

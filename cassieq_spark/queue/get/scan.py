@@ -19,6 +19,7 @@ from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, St
 from cassieq_spark.model.choice import Chooser
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
 from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Rows, mean_bytes, offset_below
@@ -26,8 +27,7 @@ from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_ad
 from cassieq_spark.queue.get.unsealed import Peek, Undecided
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import named
-from cassieq_spark.store.cas import Stored
-from cassieq_spark.store.tables.monotons import Monoton
+from cassieq_spark.store.tables.lanes import Monoton
 
 FIRST_WINDOW: Final = 8
 """The number of bucket rows that a look reads at once at first."""

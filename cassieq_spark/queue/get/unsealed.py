@@ -17,12 +17,12 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.choice import Chooser
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.get.choice import Choice
 from cassieq_spark.queue.get.claim import GRACE_S, Claimer, Round, Rows
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import per_bucket
-from cassieq_spark.store.cas import Stored
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.scan import Scan, Scanner

@@ -19,12 +19,12 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.ids import BucketNo, first_id
 from cassieq_spark.model.lease import is_expired, later, visible
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.model.sink_txn import Fate, SinkRow, fate
 from cassieq_spark.queue.expiry import alive
 from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.per_bucket import first_of, named, read_rows
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus

@@ -16,6 +16,7 @@ from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lease import expired_of
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue.inspect.facts import (
     OPEN,
     WINDOW,
@@ -33,7 +34,6 @@ from cassieq_spark.queue.lane import Lane, live_buckets, windows
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import as_read, begun_and_later
-from cassieq_spark.store.cas import Stored
 
 Seen = Callable[[Lane, BucketFacts, Stored[Bucket] | None], None]
 

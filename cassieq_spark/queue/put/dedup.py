@@ -16,9 +16,9 @@ from uuid import UUID
 from cassieq_spark import metrics
 from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
 from cassieq_spark.model.ids import BucketNo, message_id_of
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.rows import RACE_PAUSE_S
 
 YOUNG_US: Final = 500_000

@@ -27,6 +27,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane, LaneEnded
@@ -35,9 +36,8 @@ from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Outcome, Placed
 from cassieq_spark.queue.reserve import ALWAYS, FirstRead, Reserver
 from cassieq_spark.store.call import in_turn
-from cassieq_spark.store.cas import Stored
+from cassieq_spark.store.tables.lanes import Monoton
 from cassieq_spark.store.tables.messages import ChunkRow
-from cassieq_spark.store.tables.monotons import Monoton
 
 Otherwise = Callable[[Sequence["Packed"]], Awaitable[Outcome]]
 

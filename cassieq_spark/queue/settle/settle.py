@@ -27,6 +27,7 @@ from cassieq_spark.model import settlement as rules
 from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
 from cassieq_spark.model.lanes import Fixed
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rows.events import Answer
@@ -37,7 +38,6 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
-from cassieq_spark.store.cas import Stored
 
 if TYPE_CHECKING:
     from cassieq_spark.model.settlement import Asked

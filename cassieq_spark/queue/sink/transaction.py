@@ -23,6 +23,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.ids import Place
+from cassieq_spark.model.outcome import Applied, Evicted, Outcome, Refused
 from cassieq_spark.model.sink_txn import (
     ONLY_BATCH,
     Admission,
@@ -40,7 +41,6 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.call import repeating
-from cassieq_spark.store.cas import Applied, Evicted, Outcome, Refused
 
 _logger = get_logger("queue")
 

@@ -25,10 +25,10 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.expiry import Life
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.sink_txn import Costs
 from cassieq_spark.queue.lane import Lane, LaneEnded
 from cassieq_spark.queue.reserve import reserve
-from cassieq_spark.store.cas import Applied, Stored
 from cassieq_spark.store.tables.messages import ChunkRow, ChunkWriter
 
 LARGEST_BLOCK = 64

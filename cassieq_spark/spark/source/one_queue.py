@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.outcome import Stored
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.spark.source.renewal import Renewal
-    from cassieq_spark.store.cas import Stored
 
 _logger = get_logger("spark")
 

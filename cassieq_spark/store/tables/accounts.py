@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from cassieq_spark.errors import OptionInvalid, RowCorrupt
+from cassieq_spark.model.outcome import Outcome, Stored
 from cassieq_spark.model.rights import Grant, grants_of
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.table import CasTable, Table
 
 
 class AccountStatus(StrEnum):
@@ -59,20 +57,17 @@ class KeyRow:
 class Accounts(CasTable[AccountRow]):
     """The account rows."""
 
+    READ = statements.READ_ACCOUNT
+
     async def find(self, name: str) -> AccountRow | None:
         """Return the row for a request: this data centre's, or if it has none, that of all."""
         rows = await self._session.attempt(statements.FIND_ACCOUNT, (name,))
-        found = _account(rows) or await self.read(name)
+        found = self._stored(rows) or await self.read(name)
         return None if found is None else found.value
-
-    async def read(self, name: str) -> Stored[AccountRow] | None:
-        """Return the row by a quorum of all data centres, which decides."""
-        return _account(await self._session.run(statements.READ_ACCOUNT, (name,)))
 
     async def read_all(self) -> list[AccountRow]:
         """Return every account, by name."""
-        rows = await self._session.run(statements.LIST_ACCOUNTS)
-        found = [one.value for row in rows if (one := _account([row])) is not None]
+        found = self._values(await self._session.run(statements.LIST_ACCOUNTS))
         return sorted(found, key=lambda account: account.name)
 
     async def insert(self, row: AccountRow) -> Outcome[AccountRow]:
@@ -87,21 +82,30 @@ class Accounts(CasTable[AccountRow]):
 
     async def delete(self, old: Stored[AccountRow]) -> None:
         """Remove this row; an account that was created under the name since stays."""
-        await self._sender.delete(statements.DELETE_ACCOUNT, (old.value.name,), before=old.version)
+        await self._delete(statements.DELETE_ACCOUNT, (old.value.name,), old)
+
+    def _decode(self, row: Any) -> AccountRow | None:
+        if row.account_id is None:
+            return None
+        return AccountRow(
+            name=row.name,
+            account_id=row.account_id,
+            status=AccountStatus(row.status),
+            key_ids=tuple(row.key_ids or ()),
+            created_us=row.created_us,
+        )
 
 
 class AccountKeys(CasTable[KeyRow]):
     """The key rows."""
 
+    READ = statements.READ_ACCOUNT_KEY
+
     async def find(self, key_id: str) -> KeyRow | None:
         """Return the row for a request: this data centre's, or if it has none, that of all."""
         rows = await self._session.attempt(statements.FIND_ACCOUNT_KEY, (key_id,))
-        found = _key(rows) or await self.read(key_id)
+        found = self._stored(rows) or await self.read(key_id)
         return None if found is None else found.value
-
-    async def read(self, key_id: str) -> Stored[KeyRow] | None:
-        """Return the row by a quorum of all data centres, which decides."""
-        return _key(await self._session.run(statements.READ_ACCOUNT_KEY, (key_id,)))
 
     async def insert(self, row: KeyRow) -> Outcome[KeyRow]:
         """Insert the row by CAS, if there is none."""
@@ -124,12 +128,29 @@ class AccountKeys(CasTable[KeyRow]):
         """Remove a key, if it exists."""
         await self._sender.delete(statements.DELETE_ACCOUNT_KEY, (key_id,))
 
+    def _decode(self, row: Any) -> KeyRow | None:
+        if row.account_id is None:
+            return None
+        try:
+            grants = grants_of(json.loads(row.grants))
+        except (OptionInvalid, TypeError, ValueError, RecursionError) as error:
+            raise RowCorrupt(
+                f"the grants of key {row.key_id} cannot be read; were they written by hand? Delete "
+                "the key, and make another one"
+            ) from error
+        return KeyRow(
+            key_id=row.key_id,
+            account=row.account,
+            account_id=row.account_id,
+            sealed_secret=row.secret,
+            grants=grants,
+            is_disabled=row.is_disabled,
+            created_us=row.created_us,
+        )
 
-class KeyUses:
+
+class KeyUses(Table):
     """The times of the keys' last uses, within a minute or so."""
-
-    def __init__(self, session: CqlSession) -> None:
-        self._session = session
 
     async def record(self, key_id: str, at_us: int) -> None:
         """Record a use, if Cassandra answers at once: a request waits for this, and need not."""
@@ -139,45 +160,3 @@ class KeyUses:
         """Return when a key was last used; None: not in the last year."""
         row = await self._session.one(statements.READ_KEY_USE, (key_id,))
         return None if row is None else int(row.at_us)
-
-
-def _account(rows: list[Any] | None) -> Stored[AccountRow] | None:
-    """Skip a row that is gone, or not yet whole in this data centre: an update came before it."""
-    if not rows or rows[0].writer is None or rows[0].account_id is None:
-        return None
-    (row,) = rows
-    return Stored(
-        value=AccountRow(
-            name=row.name,
-            account_id=row.account_id,
-            status=AccountStatus(row.status),
-            key_ids=tuple(row.key_ids or ()),
-            created_us=row.created_us,
-        ),
-        version=Version.of_row(row),
-    )
-
-
-def _key(rows: list[Any] | None) -> Stored[KeyRow] | None:
-    if not rows or rows[0].writer is None or rows[0].account_id is None:
-        return None
-    (row,) = rows
-    try:
-        grants = grants_of(json.loads(row.grants))
-    except (OptionInvalid, TypeError, ValueError, RecursionError) as error:
-        raise RowCorrupt(
-            f"the grants of key {row.key_id} cannot be read; were they written by hand? Delete the "
-            "key, and make another one"
-        ) from error
-    return Stored(
-        value=KeyRow(
-            key_id=row.key_id,
-            account=row.account,
-            account_id=row.account_id,
-            sealed_secret=row.secret,
-            grants=grants,
-            is_disabled=row.is_disabled,
-            created_us=row.created_us,
-        ),
-        version=Version.of_row(row),
-    )

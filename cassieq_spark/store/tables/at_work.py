@@ -1,29 +1,41 @@
-"""Tables alive and leader: the processes at work. They save work, and decide nothing [R3] [P29]."""
+"""Tables alive and leader: the processes at work. They save work, and decide nothing [R3] [P29].
+
+A row's time decides whether the process that wrote it is still at work. Its TTL does not tell: it
+counts from the clock of the node that took the write. A row that was taken by a node whose clock
+was an hour ahead stays an hour too long.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.sign_of_life import is_at_work, leads
 from cassieq_spark.store import statements
-
-if TYPE_CHECKING:
-    from uuid import UUID
-
-    from cassieq_spark.store.cas import CasSender
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.table import Table
 
 _logger = get_logger("store")
 
 
-class Leaders:
-    """The leader leases, by the name of the work."""
+def leads(since_us: int, *, now_us: int, lease_s: float) -> bool:
+    """Whether a leader that last renewed its lead at ``since_us`` still has it.
 
-    def __init__(self, session: CqlSession, sender: CasSender) -> None:
-        self._session = session
-        self._sender = sender
+    No leader writes a time that is further ahead than a lead lasts: then the cluster's clock was
+    wrong.
+    """
+    return abs(now_us - since_us) <= lease_s * 1e6
+
+
+def is_at_work(at_us: int, *, now_us: int, timeout_s: float) -> bool:
+    """Whether a writer whose newest heartbeat was at ``at_us`` still counts as at work.
+
+    A time ahead of now counts: later heartbeats, by a clock that is right again, cannot replace it.
+    """
+    return now_us - at_us <= timeout_s * 1e6
+
+
+class Leaders(Table):
+    """The leader leases, by the name of the work."""
 
     async def lead(self, name: str, holder: UUID, *, lease_s: int) -> bool:
         """Take the lease, or keep it; return whether it is ours for ``lease_s`` seconds.
@@ -56,11 +68,8 @@ class Leaders:
         return await self._sender.answer(statements.KEEP_LEAD, (name,), params)
 
 
-class Heartbeats:
+class Heartbeats(Table):
     """The heartbeats of sinks."""
-
-    def __init__(self, session: CqlSession) -> None:
-        self._session = session
 
     async def beat(self, sink_id: str, *, ttl_s: float) -> None:
         """Record that a writer is at work, for the next ``ttl_s`` seconds (at least 1)."""

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark.errors import CassieqError, RowCorrupt, StoreError
 from cassieq_spark.model.bucket import Bucket, SinkRef, Status
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Runs
+from cassieq_spark.model.outcome import Applied, Outcome, Stored, Tags, Version
+from cassieq_spark.model.rows.events import Answer
+from cassieq_spark.model.rows.intents import Intent
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import Applied, CasSender, Outcome, Stored, Tags, Version
-from cassieq_spark.store.rows import KEPT_BYTES, Port, Rows
+from cassieq_spark.store.rows import KEPT_BYTES, Port
+from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.tables import claims
+from cassieq_spark.store.tables.pointers import Hints
+from cassieq_spark.store.tables.table import LaneTable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from uuid import UUID
-
-    from cassieq_spark.model.rows.events import Answer
-    from cassieq_spark.model.rows.intents import Intent
-    from cassieq_spark.store.session import CqlSession
-    from cassieq_spark.store.statements import Statement
-    from cassieq_spark.store.tables.hints import Hints
-
+    from cassieq_spark.store.store import Store
 
 Some = tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]
 """Rows, and the errors of those that stayed unanswered."""
 
 
-class Buckets:
+class Buckets(LaneTable):
     """The bucket rows of one lane."""
 
-    def __init__(
-        self, session: CqlSession, sender: CasSender, lane: LaneId, *, rows: Rows, hints: Hints
-    ) -> None:
-        self._session = session
-        self._sender = sender
-        self._lane = lane
-        self._rows = rows
-        self._hints = hints
+    def __init__(self, store: Store, lane: LaneId) -> None:
+        super().__init__(store, lane)
+        self._rows = store.rows
+        self._hints = Hints(store, lane)
 
     def as_left(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """Return the row as this client's last CAS left it, to save a read before the next one.

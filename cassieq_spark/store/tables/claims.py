@@ -7,8 +7,11 @@ once, and entries refer to them by number: `model.row_limits` has the most bytes
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate
+from operator import sub
+from typing import Any, Final
 from uuid import UUID
 
 import msgpack
@@ -17,9 +20,6 @@ from cassieq_spark.model.bucket import Bucket, Lease, Returned
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.expiry import MINUTE_US, Delayed, Expiring
 from cassieq_spark.model.ids import EMPTY, QueueName, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CORRUPT = (ValueError, TypeError, LookupError, AttributeError, struct.error)
 """The errors that `decode` may raise for bytes that `encode` did not write."""
@@ -151,11 +151,10 @@ def _encode_times(part: DeadSet) -> list[Any]:
 
 
 def _decode_times(died_us: int, encoded: list[Any]) -> tuple[tuple[int, Runs], ...]:
-    times = []
-    for back_us, runs in zip(encoded[::2], encoded[1::2], strict=True):
-        died_us -= back_us
-        times.append((died_us, Runs.decode(runs)))
-    return tuple(reversed(times))
+    times = accumulate(encoded[::2], sub, initial=died_us)
+    next(times)  # the last time itself
+    runs = map(Runs.decode, encoded[1::2])
+    return tuple(reversed(list(zip(times, runs, strict=True))))
 
 
 def _head(part: DeadSet) -> list[Any]:
@@ -186,18 +185,11 @@ def _decode_returned(encoded: Any) -> tuple[Returned, ...]:
 
 
 def _decode_delayed(encoded: Any) -> tuple[Delayed, ...]:
-    groups = []
-    due_us = 0
-    for step, runs, *deliveries in encoded:
-        due_us += step
-        groups.append(
-            Delayed(
-                due_us=due_us,
-                runs=Runs.decode(runs),
-                deliveries=deliveries[0] if deliveries else 0,
-            )
-        )
-    return tuple(groups)
+    times = accumulate(step for step, *_ in encoded)
+    return tuple(
+        Delayed(due_us=due_us, runs=Runs.decode(runs), deliveries=sum(deliveries))
+        for due_us, (_, runs, *deliveries) in zip(times, encoded, strict=True)
+    )
 
 
 def _encode_expiring(groups: tuple[Expiring, ...]) -> list[Any]:
@@ -210,12 +202,11 @@ def _encode_expiring(groups: tuple[Expiring, ...]) -> list[Any]:
 
 
 def _decode_expiring(encoded: Any) -> tuple[Expiring, ...]:
-    groups = []
-    minute = 0
-    for step, runs in encoded:
-        minute += step
-        groups.append(Expiring(expires_us=minute * MINUTE_US, runs=Runs.decode(runs)))
-    return tuple(groups)
+    minutes = accumulate(step for step, _ in encoded)
+    return tuple(
+        Expiring(expires_us=minute * MINUTE_US, runs=Runs.decode(runs))
+        for minute, (_, runs) in zip(minutes, encoded, strict=True)
+    )
 
 
 def _encode_revisions(revisions: tuple[tuple[int, int], ...]) -> list[bytes]:

@@ -6,33 +6,19 @@ their time to live; nobody deletes them. See docs/design/deduplication.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cassieq_spark.model.dedup import KEPT_S, Entry
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.outcome import Outcome, Stored
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.table import CasTable, LaneTable
 
 
 class Dedup(CasTable[Entry]):
     """The entries of all queues; each is found by its queue's first lane and its key."""
 
-    async def read(self, queue: LaneId, key: bytes) -> Stored[Entry] | None:
-        """Read the entry of a key by quorum; None if there is none any more."""
-        row = await self._session.one(statements.READ_KEY, (queue, key))
-        if row is None or row.writer is None:
-            return None
-        entry = Entry(
-            lane=LaneId(row.at_lane),
-            bucket=BucketNo(row.bucket),
-            offset=row.first,
-            message_id=row.message_id,
-            put_us=row.put_us,
-        )
-        return Stored(value=entry, version=Version.of_row(row))
+    READ = statements.READ_KEY
 
     async def take(
         self, queue: LaneId, key: bytes, old: Stored[Entry] | None, entry: Entry, *, ttl_s: int
@@ -41,13 +27,18 @@ class Dedup(CasTable[Entry]):
         columns = (ttl_s, *entry.place, entry.message_id, entry.put_us)
         return await self._send(statements.TAKE_KEY, (queue, key), entry, columns, old=old)
 
+    def _decode(self, row: Any) -> Entry:
+        return Entry(
+            lane=LaneId(row.at_lane),
+            bucket=BucketNo(row.bucket),
+            offset=row.first,
+            message_id=row.message_id,
+            put_us=row.put_us,
+        )
 
-class Kept:
+
+class Kept(LaneTable):
     """The kept manifests of one lane's dropped buckets that had messages with keys."""
-
-    def __init__(self, session: CqlSession, lane: LaneId) -> None:
-        self._session = session
-        self._lane = lane
 
     async def read(self, bucket: BucketNo) -> Runs | None:
         """Read the manifest of a dropped bucket; None: no message in it had a key."""

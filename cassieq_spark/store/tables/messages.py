@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark import metrics
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket_plan import split_parts
-from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.ids import BucketNo, Place, Runs
 from cassieq_spark.model.sizes import (
     MAX_CHUNK_MESSAGES,
     WRITTEN_TOGETHER,
     WRITTEN_TOGETHER_BYTES,
 )
 from cassieq_spark.store import statements
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.store.call import Sent
-    from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.call import Sent
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.tables.table import LaneTable
 
 DROP_AHEAD_US: Final = 86_400_000_000
 """The time by which a drop is written ahead: writes that were sent before it and land after it
@@ -270,17 +268,12 @@ def _size_of(chunk: ChunkRow) -> int:
     return ROW_BYTES + len(chunk.payload)
 
 
-class Messages:
+class Messages(LaneTable):
     """The message rows of one lane."""
-
-    def __init__(self, session: CqlSession, lane: LaneId, *, unread: Unread) -> None:
-        self._session = session
-        self._lane = lane
-        self._unread = unread
 
     def keep(self, bucket: BucketNo, chunks: Iterable[ChunkRow]) -> None:
         """Keep chunks of this bucket for reads that go on with them."""
-        self._unread.keep(Place(self._lane, bucket), chunks)
+        self._store.unread.keep(Place(self._lane, bucket), chunks)
 
     async def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
@@ -291,12 +284,8 @@ class Messages:
 
     def begin_scan(self, bucket: BucketNo) -> Callable[[], Awaitable[list[ChunkRow]]]:
         """Send the read of `scan` without waiting; call the returned function, once, to wait."""
-        sent = self._session.start(statements.SCAN_MESSAGES, (self._lane, bucket))
-
-        async def found() -> list[ChunkRow]:
-            return list(_whole(await self._session.finish(sent)))
-
-        return found
+        params = (self._lane, bucket)
+        return self._session.ask(statements.SCAN_MESSAGES, params, lambda rows: list(_whole(rows)))
 
     async def has_any(self, bucket: BucketNo) -> bool:
         """Whether anything was written into a bucket; decides nothing."""
@@ -393,7 +382,7 @@ class Messages:
         self, bucket: BucketNo, runs: Runs, *, goes_on: bool
     ) -> Callable[[], Awaitable[list[ChunkRow]]]:
         place = Place(self._lane, bucket)
-        kept = self._unread.take(place, runs) if goes_on else None
+        kept = self._store.unread.take(place, runs) if goes_on else None
         if kept is not None:
 
             async def found() -> list[ChunkRow]:
@@ -407,8 +396,9 @@ class Messages:
             chunks = await self._received(sent)
             if goes_on:
                 rest = [one for one in chunks if one.last > runs.last]
-                self._unread.keep(place, rest)
-                self._unread.forget(place, runs)  # chunks that another part of this read has kept
+                self._store.unread.keep(place, rest)
+                # Another part of this read may have kept chunks of it.
+                self._store.unread.forget(place, runs)
             return chunks
 
         return received
@@ -424,16 +414,12 @@ class Messages:
         return list(_whole(rows))
 
 
-class Overlays:
+class Overlays(LaneTable):
     """The updated bodies of one lane.
 
     A revision is a number that nobody else draws. So two updates of one message never share a row,
     and one that lands late cannot change what the other has stored (I5).
     """
-
-    def __init__(self, session: CqlSession, lane: LaneId) -> None:
-        self._session = session
-        self._lane = lane
 
     async def write(self, bucket: BucketNo, offset: int, revision: int, body: bytes) -> None:
         """Store one body, before the CAS that names its revision."""

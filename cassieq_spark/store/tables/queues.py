@@ -10,9 +10,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.model.outcome import Outcome, Stored
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import CasTable, Outcome, Stored, Version
+from cassieq_spark.store.tables.table import CasTable
 
 _LABELS: Final = "labels"
 
@@ -48,21 +49,19 @@ class QueueRow:
 class Queues(CasTable[QueueRow]):
     """The queue rows."""
 
+    READ = statements.READ_QUEUE
+
     async def find(self, name: QueueName) -> Stored[QueueRow] | None:
         """Return the row of a quorum of this data centre; it may be an older one, or not there yet.
 
         It is also None if that quorum does not answer: `read` asks all data centres.
         """
-        return _one(await self._session.attempt(statements.FIND_QUEUE, (name,)))
-
-    async def read(self, name: QueueName) -> Stored[QueueRow] | None:
-        """Return the row by a quorum of all data centres, which decides."""
-        return _one(await self._session.run(statements.READ_QUEUE, (name,)))
+        return self._stored(await self._session.attempt(statements.FIND_QUEUE, (name,)))
 
     async def find_all(self) -> list[QueueRow]:
         """Return every queue that this data centre's quorum knows, by name; else as `read_all`."""
         rows = await self._session.attempt(statements.FIND_QUEUES)
-        return await self.read_all() if rows is None else _all(rows)
+        return await self.read_all() if rows is None else self._by_name(rows)
 
     async def some_names(self) -> list[str]:
         """Return names of queues, at most a thousand; none if Cassandra does not answer."""
@@ -70,7 +69,7 @@ class Queues(CasTable[QueueRow]):
 
     async def read_all(self) -> list[QueueRow]:
         """Return every queue of all data centres, by name."""
-        return _all(await self._session.run(statements.LIST_QUEUES))
+        return self._by_name(await self._session.run(statements.LIST_QUEUES))
 
     async def insert(self, row: QueueRow) -> Outcome[QueueRow]:
         """Insert the row by CAS, if there is none."""
@@ -91,21 +90,25 @@ class Queues(CasTable[QueueRow]):
 
     async def delete(self, old: Stored[QueueRow]) -> None:
         """Remove this row; a row that was created under the name since stays."""
-        await self._sender.delete(statements.DELETE_QUEUE, (old.value.name,), before=old.version)
+        await self._delete(statements.DELETE_QUEUE, (old.value.name,), old)
 
+    def _by_name(self, rows: list[Any]) -> list[QueueRow]:
+        return sorted(self._values(rows), key=lambda queue: queue.name)
 
-def _one(rows: list[Any] | None) -> Stored[QueueRow] | None:
-    return _stored(rows[0]) if rows and not _is_half(rows[0]) else None
-
-
-def _all(rows: list[Any]) -> list[QueueRow]:
-    found = [_stored(row).value for row in rows if not _is_half(row)]
-    return sorted(found, key=lambda queue: queue.name)
-
-
-def _is_half(row: Any) -> bool:
-    """Whether a row is gone, or not yet whole in this data centre: an update came before it."""
-    return row.writer is None or row.lanes is None
+    def _decode(self, row: Any) -> QueueRow | None:
+        if row.lanes is None:
+            return None
+        settings, labels = _labels(row.settings)
+        return QueueRow(
+            name=QueueName(row.name),
+            queue_id=row.queue_id,
+            status=QueueStatus(row.status),
+            settings=QueueSettings.from_json(settings),
+            lanes=tuple(LaneId(lane) for lane in row.lanes),
+            home_datacenter=row.home_datacenter,
+            created_us=row.created_us,
+            labels=labels,
+        )
 
 
 def _to_json(row: QueueRow) -> str:
@@ -126,20 +129,3 @@ def _labels(stored: str) -> tuple[str, dict[str, str]]:
     except (ValueError, TypeError, AttributeError):
         return stored, {}  # malformed: decoding the settings raises
     return json.dumps(settings), labels
-
-
-def _stored(row: Any) -> Stored[QueueRow]:
-    settings, labels = _labels(row.settings)
-    return Stored(
-        value=QueueRow(
-            name=QueueName(row.name),
-            queue_id=row.queue_id,
-            status=QueueStatus(row.status),
-            settings=QueueSettings.from_json(settings),
-            lanes=tuple(LaneId(lane) for lane in row.lanes),
-            home_datacenter=row.home_datacenter,
-            created_us=row.created_us,
-            labels=labels,
-        ),
-        version=Version.of_row(row),
-    )

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgpack
 
 from cassieq_spark.errors import CassieqError, RowCorrupt, UsageError
 from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.outcome import Applied, Outcome, Refused, Stored, Version
 from cassieq_spark.model.sink_txn import BucketList, Listed, SinkRow
 from cassieq_spark.store import statements
-from cassieq_spark.store.cas import Applied, CasTable, Outcome, Refused, Stored, Version
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.store.statements import Statement
+from cassieq_spark.store.statements import Statement
+from cassieq_spark.store.tables.table import CasTable
 
 FIRST_TOKEN: Final = -(2**63)
 ALL: Final = 2**31 - 1
@@ -153,7 +151,7 @@ class Sinks(CasTable[SinkRow]):
         row = await self._session.one(statement, (sink_id,))
         while row is not None and row.writer is not None:
             try:
-                return Stored(value=await self._decode(row, sink_id), version=Version.of_row(row))
+                return Stored(value=await self._row_of(row, sink_id), version=Version.of_row(row))
             except RowCorrupt:
                 # The row has moved on since it was read, so its long list was deleted. The list of
                 # a row that still exists is never taken for an empty one (I7) [T19].
@@ -202,7 +200,7 @@ class Sinks(CasTable[SinkRow]):
             )
         return _decode_list(encoded)
 
-    async def _decode(self, row: Any, sink_id: str) -> SinkRow:
+    async def _row_of(self, row: Any, sink_id: str) -> SinkRow:
         try:
             return SinkRow(
                 lane=LaneId(row.lane),
