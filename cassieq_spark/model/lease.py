@@ -323,28 +323,6 @@ def release(
     return replace(row, delayed=merge_delayed([*row.delayed, *later]))
 
 
-class _Taken:
-    """The messages that one claim takes, by delivery count so far: one lease each."""
-
-    def __init__(self, terms: Terms) -> None:
-        self._below = terms.below
-        self.left = terms.at_most
-        self.by_deliveries: dict[int, Runs] = {}
-
-    def take(self, runs: Runs, deliveries: int) -> Runs:
-        """Take the lowest first, at most as many as still wanted and as many runs as may be."""
-        so_far = self.by_deliveries.get(deliveries, EMPTY)
-        if deliveries not in self.by_deliveries and len(self.by_deliveries) >= LEASES_PER_CLAIM:
-            return EMPTY
-        below = runs if self._below is None else runs.below(self._below)
-        allowed = Runs(below.pairs[: RUNS_PER_LEASE - len(so_far.pairs)])
-        taken, _ = allowed.take(self.left)
-        if taken:
-            self.left -= taken.count
-            self.by_deliveries[deliveries] = so_far | taken
-        return taken
-
-
 class _Shared:
     """The leases that the callers of `claim_each` share."""
 
@@ -376,16 +354,25 @@ class _Shared:
 
 
 def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
-    """Take one caller's messages out of the visible ones."""
-    taken = _Taken(terms)
+    """Take one caller's messages out of the visible ones, the lowest first: one lease per count."""
+    taken: dict[int, Runs] = {}
+    wanted = terms.at_most
     passed: list[Returned] = []
-    while left and taken.left > 0:
+    while left and wanted > 0:
         part = left.popleft()
-        rest = part.runs - taken.take(part.runs, part.deliveries)
-        if rest:
+        so_far = taken.get(part.deliveries, EMPTY)
+        room = RUNS_PER_LEASE - len(so_far.pairs)
+        if part.deliveries not in taken and len(taken) >= LEASES_PER_CLAIM:
+            room = 0
+        below = part.runs if terms.below is None else part.runs.below(terms.below)
+        now, _ = Runs(below.pairs[:room]).take(wanted)
+        if now:
+            wanted -= now.count
+            taken[part.deliveries] = so_far | now
+        if rest := part.runs - now:
             passed.append(replace(part, runs=rest))
     left.extendleft(reversed(passed))
-    return taken.by_deliveries
+    return taken
 
 
 def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:

@@ -17,6 +17,7 @@ from itertools import count
 from statistics import median
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from cassandra import Unavailable
 from cassandra.cluster import NoHostAvailable
@@ -63,7 +64,7 @@ class CasSender:
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._users: dict[tuple[Any, ...], tuple[asyncio.Lock, int]] = {}
+        self._locks: WeakValueDictionary[tuple[Any, ...], asyncio.Lock] = WeakValueDictionary()
         self._durations_s: deque[float] = deque(maxlen=64)
         self._note_duration(FIRST_GUESS_S)
 
@@ -164,22 +165,12 @@ class CasSender:
             StoreTimeout: Other calls of this client hold it for too long.
         """
         row = (statement.table, *key)
-        lock, users = self._users.get(row) or (asyncio.Lock(), 0)
-        self._users[row] = (lock, users + 1)
+        lock = self._locks.get(row) or self._locks.setdefault(row, asyncio.Lock())
         session = self._session
-        try:
-            with session.call():
-                if users:
-                    at_most_s = session.left_s(DEADLINE_S)
-                    async with in_turn(lock, f"row {row}", at_most_s, session.clock):
-                        yield
-                else:  # it is free, which is usual: no wait needs a limit
-                    async with lock:
-                        yield
-        finally:
-            lock, users = self._users.pop(row)
-            if users > 1:
-                self._users[row] = (lock, users - 1)
+        with session.call():
+            at_most_s = session.left_s(DEADLINE_S)
+            async with in_turn(lock, f"row {row}", at_most_s, session.clock):
+                yield
 
     def _next_version(self, before: Version | None, writer: UUID) -> Version:
         row_version = 1 if before is None else before.row_version + 1

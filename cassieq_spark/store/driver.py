@@ -253,6 +253,7 @@ def cluster(
         row_factory=rows_of,
         request_timeout=REQUEST_TIMEOUT_S,
     )
+    login = options.login
     ports = {port for _, port in options.contact_points}
     made = Cluster(
         contact_points=(
@@ -261,7 +262,8 @@ def cluster(
             else list(options.contact_points)
         ),
         port=next(iter(ports)),
-        auth_provider=_auth_provider(options),
+        # SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take.
+        auth_provider=login and PlainTextAuthProvider(login.username, login.password.reveal()),
         ssl_context=files,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=options.connect_timeout_s,
@@ -301,15 +303,6 @@ def with_limits(session: Session) -> Session:
     """Make a session prepare statements within the limits that `prepare` gets."""
     session.__class__ = _Session  # the driver offers no option for the class
     return session
-
-
-def as_text(statement: Statement, keyspace: str) -> SimpleStatement:
-    """Return a statement that is sent as it is, with its consistency."""
-    return SimpleStatement(
-        statement.cql.format(ks=keyspace),
-        consistency_level=statement.consistency,
-        is_idempotent=True,
-    )
 
 
 def prepare(
@@ -366,12 +359,6 @@ def _row_type(names: tuple[str, ...]) -> Any:
     return type(named_tuple_factory(names, [(None,) * len(names)])[0])
 
 
-def _auth_provider(options: ConnectionOptions) -> PlainTextAuthProvider | None:
-    """Return SASL PLAIN, which PasswordAuthenticator and LDAP authenticators take."""
-    login = options.login
-    return login and PlainTextAuthProvider(login.username, login.password.reveal())
-
-
 class DriverTransport:
     """The driver's connections to one cluster; a `Transport`.
 
@@ -425,7 +412,11 @@ class DriverTransport:
         if name in self._ready:
             return
         if statement.kind is Kind.SYSTEM:
-            self._ready[name] = as_text(statement, self._options.keyspace)
+            self._ready[name] = SimpleStatement(
+                statement.cql.format(ks=self._options.keyspace),
+                consistency_level=statement.consistency,
+                is_idempotent=True,
+            )
             return
         if name not in self._preparing:
             blocking = partial(prepare, self.session, statement, self._options.keyspace, timeout_s)

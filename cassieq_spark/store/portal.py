@@ -225,12 +225,8 @@ def _elsewhere() -> Portal:
     return here
 
 
-def wait_for_what_was_left() -> None:
+async def handed_back() -> None:
     """Wait until the results of departed callers are handed back, `LEFT_S` at most."""
-    run(_all_handed_back())
-
-
-async def _all_handed_back() -> None:
     if _finishing:
         await asyncio.wait(_finishing, timeout=LEFT_S)
 

@@ -378,15 +378,15 @@ class CqlSession:
             portal.apart(self.close)
             return
         try:
-            portal.wait_for_what_was_left()
-            self.is_closed = True
             portal.run(self._ended())
         finally:
             self.is_closed = True
             self.transport.close()
 
     async def _ended(self) -> None:
-        """Return when all work that was begun has ended."""
+        """Return when all work that was begun has ended; what was left is handed back before."""
+        await portal.handed_back()
+        self.is_closed = True
         self._keeper.cancel()
         await self._side_by_side.close()
         await self.looks.close()

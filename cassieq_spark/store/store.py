@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from cassieq_spark.errors import CassieqError
@@ -33,17 +32,17 @@ LANES: Final = 1_000
 """The number of unused lanes that a client remembers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTables:
     """The tables of one lane."""
 
-    monotons: Monotons
-    buckets: Buckets
-    messages: Messages
-    overlays: Overlays
-    pointers: PointerTable
-    hints: Hints
-    kept: Kept
+    def __init__(self, store: Store, lane: LaneId) -> None:
+        self.monotons = Monotons(store, lane)
+        self.buckets = Buckets(store, lane)
+        self.messages = Messages(store, lane)
+        self.overlays = Overlays(store, lane)
+        self.pointers = PointerTable(store, lane)
+        self.hints = Hints(store, lane)
+        self.kept = Kept(store, lane)
 
 
 class Store:
@@ -71,15 +70,7 @@ class Store:
 
     def lane(self, lane: LaneId) -> LaneTables:
         """Return the tables of one lane."""
-        return LaneTables(
-            monotons=Monotons(self, lane),
-            buckets=Buckets(self, lane),
-            messages=Messages(self, lane),
-            overlays=Overlays(self, lane),
-            pointers=PointerTable(self, lane),
-            hints=Hints(self, lane),
-            kept=Kept(self, lane),
-        )
+        return LaneTables(self, lane)
 
     def chunk_writer(
         self, *, writes_in_flight: int, bytes_in_flight: int = BYTES_IN_FLIGHT

@@ -99,7 +99,7 @@ def test_what_a_ctrl_c_leaves_goes_on_and_its_result_is_handed_back() -> None:
         portal.run(work())
     assert [] == handed_back
     goes_on.set()
-    portal.wait_for_what_was_left()
+    portal.run(portal.handed_back())
     assert ["leased"] == handed_back
 
 

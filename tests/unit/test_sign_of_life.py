@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from cassieq_spark.store.tables.at_work import is_at_work, leads
 
 NOW_US = 1_000_000_000

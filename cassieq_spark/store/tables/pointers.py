@@ -171,32 +171,15 @@ class Hints(LaneTable):
         """Send the writes of `write` without waiting; call the returned function, once, to wait."""
         due = list(hints)
         began_s = self._store.clock.monotonic()
-        sent = await self._send(due, now_us, is_sure=is_sure)
-
-        async def wait() -> None:
-            await sent()
-            took_us = round((self._store.clock.monotonic() - began_s) * 1e6)
-            if took_us > LATE_AFTER_US:
-                later_us = now_us + took_us
-                late = [(bucket, until_us) for bucket, until_us in due if until_us < later_us]
-                await self.write(late, now_us=later_us)
-
-        return wait
-
-    async def _send(
-        self, due: list[tuple[BucketNo, int]], now_us: int, *, is_sure: bool
-    ) -> Callable[[], Awaitable[None]]:
         now, passed = minute_of(now_us), self.passed()
         wanted = {
-            (minute, bucket)
+            (self._lane, minute, bucket)
             for bucket, until_us in due
             for minute in hint_minutes(minute_of(until_us), now=now, passed=passed)
         }
-        hints = [(self._lane, minute, bucket) for minute, bucket in sorted(wanted)]
-        if not is_sure:
-            hints = self._store.written_hints.without(hints)
+        new = sorted(wanted) if is_sure else self._store.written_hints.without(sorted(wanted))
         flights: deque[Sent] = deque()
-        for _, minute, bucket in hints:
+        for _, minute, bucket in new:
             if len(flights) >= WRITES_AT_ONCE:
                 await self._session.finish(flights.popleft())
             ttl_s = hint_ttl_s((minute + 1) * MINUTE_US, now_us=now_us)
@@ -206,7 +189,12 @@ class Hints(LaneTable):
         async def wait() -> None:
             while flights:
                 await self._session.finish(flights.popleft())
-            self._store.written_hints.add(hints)
+            self._store.written_hints.add(new)
+            took_us = round((self._store.clock.monotonic() - began_s) * 1e6)
+            if took_us > LATE_AFTER_US:
+                later_us = now_us + took_us
+                late = [(bucket, until_us) for bucket, until_us in due if until_us < later_us]
+                await self.write(late, now_us=later_us)
 
         return wait
 
