@@ -180,12 +180,18 @@ def claim(
     that no claim hands them out. No claim is refused for the size of a row: visible messages can be
     had, whoever holds the rest [T2] [T11].
     """
-    row, (leases,) = claim_each(row, [terms], new_id)
+    now_us, until_us = terms.now_us, terms.until_us
+    row, (leases,) = claim_each(row, [terms], new_id, now_us=now_us, until_us=until_us)
     return row, leases
 
 
 def claim_each(
-    row: Bucket, wanted: Sequence[Terms], new_id: Callable[[], UUID]
+    row: Bucket,
+    wanted: Sequence[Wanted],
+    new_id: Callable[[], UUID],
+    *,
+    now_us: int,
+    until_us: int,
 ) -> tuple[Bucket, list[tuple[Lease, ...]]]:
     """Claim for several callers, one after the other; return the row and the leases of each.
 
@@ -197,18 +203,18 @@ def claim_each(
     """
     if row.status is not Status.SEALED:
         return row, [() for _ in wanted]
-    terms = wanted[0]
-    gone = _expired(row, terms.now_us)
-    row = without_expired(row, gone, new_id, dies=terms.expired_die, now_us=terms.now_us)
-    row = _without_exhausted(row, terms, new_id)
-    left = deque([*held_by_nobody(row, terms.now_us), Returned(deliveries=0, runs=row.fresh)])
-    left.rotate(terms.fresh_first)
-    shared = _Shared(terms, name_of_holder(row, terms.owner), new_id)
+    first = wanted[0]
+    gone = _expired(row, now_us)
+    row = without_expired(row, gone, new_id, dies=first.expired_die, now_us=now_us)
+    row = _without_exhausted(row, first.max_deliveries, new_id, now_us=now_us)
+    left = deque([*held_by_nobody(row, now_us), Returned(deliveries=0, runs=row.fresh)])
+    left.rotate(first.fresh_first)
+    shared = _Shared(first.run, name_of_holder(row, first.owner), until_us, new_id)
     given = [tuple(shared.part(*part) for part in _taken(one, left).items()) for one in wanted]
     leases = shared.leases
-    row = taken_out(row, union(lease.runs for lease in leases), now_us=terms.now_us)
+    row = taken_out(row, union(lease.runs for lease in leases), now_us=now_us)
     if len(row.leases) + len(leases) > PREFERRED_LEASES:
-        row = _merged(row, terms.now_us)
+        row = _merged(row, now_us)
     return drained_if_empty(replace(row, leases=(*row.leases, *leases))), given
 
 
@@ -326,9 +332,12 @@ def release(
 class _Shared:
     """The leases that the callers of `claim_each` share."""
 
-    def __init__(self, terms: Terms, owner: str, new_id: Callable[[], UUID]) -> None:
-        self._terms = terms
+    def __init__(
+        self, run: UUID | None, owner: str, until_us: int, new_id: Callable[[], UUID]
+    ) -> None:
+        self._run = run
         self._owner = owner
+        self._until_us = until_us
         self._new_id = new_id
         self._filling: dict[int, int] = {}
         self.leases: list[Lease] = []
@@ -344,16 +353,16 @@ class _Shared:
         lease = Lease(
             lease_id=self._new_id(),
             owner=self._owner,
-            run=self._terms.run,
+            run=self._run,
             delivery_count=deliveries + 1,
             runs=runs,
-            until_us=self._terms.until_us,
+            until_us=self._until_us,
         )
         self.leases.append(lease)
         return lease
 
 
-def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
+def _taken(terms: Wanted, left: deque[Returned]) -> dict[int, Runs]:
     """Take one caller's messages out of the visible ones, the lowest first: one lease per count."""
     taken: dict[int, Runs] = {}
     wanted = terms.at_most
@@ -375,16 +384,17 @@ def _taken(terms: Terms, left: deque[Returned]) -> dict[int, Runs]:
     return taken
 
 
-def _without_exhausted(row: Bucket, terms: Terms, new_id: Callable[[], UUID]) -> Bucket:
+def _without_exhausted(
+    row: Bucket, limit: int | None, new_id: Callable[[], UUID], *, now_us: int
+) -> Bucket:
     """Put messages out of deliveries into the open dead set; without a limit none dies [R22]."""
-    limit = terms.max_deliveries
     if limit is None:
         return row
-    ended = [part for part in held_by_nobody(row, terms.now_us) if part.deliveries >= limit]
+    ended = [part for part in held_by_nobody(row, now_us) if part.deliveries >= limit]
     if not ended:
         return row
-    row = taken_out(row, union(part.runs for part in ended), now_us=terms.now_us)
-    return with_dead(row, ended, new_id, reason=OUT_OF_DELIVERIES, now_us=terms.now_us)
+    row = taken_out(row, union(part.runs for part in ended), now_us=now_us)
+    return with_dead(row, ended, new_id, reason=OUT_OF_DELIVERIES, now_us=now_us)
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:

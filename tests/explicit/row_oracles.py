@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from cassieq_spark.model import lease as lease_rules
 from cassieq_spark.model import settlement
 from cassieq_spark.model.bucket import Bucket, IllegalMove, Lease, Status
 from cassieq_spark.model.ids import EMPTY, union
-from cassieq_spark.model.lease import cancelled
+from cassieq_spark.model.lease import Terms, Wanted, cancelled
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.events import SendCas
 from cassieq_spark.model.rows.intents import (
@@ -186,7 +187,10 @@ def alone(row: Bucket, intent: Intent, moment: Moment) -> tuple[Bucket, Any]:
     """One intent by the rule of its own."""
     match intent:
         case Claim():
-            return lease_rules.claim(row, intent.terms(moment), moment.new_id)
+            wanted = {one.name: getattr(intent, one.name) for one in fields(Wanted)}
+            until_us = moment.now_us + max(intent.visibility_us, moment.spare_us)
+            terms = Terms(**wanted, now_us=moment.now_us, until_us=until_us)
+            return lease_rules.claim(row, terms, moment.new_id)
         case Settle():
             judged = settlement.judge(row, asked_of(intent.asks))
             if not judged.held:

@@ -30,7 +30,7 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.ids import Runs
 from cassieq_spark.model.lease import Terms
 from cassieq_spark.model.pointer import minute_of
-from cassieq_spark.model.rows import fold, waiting, writer
+from cassieq_spark.model.rows import intents, waiting, writer
 from cassieq_spark.model.rows.events import Answer, Fate, fate_of
 from cassieq_spark.model.rows.intents import (
     ACK,
@@ -448,14 +448,14 @@ def without_reads_of_low(**parts: Any) -> Answer:
     return Answer(**{**parts, "reads_low": False})
 
 
-FOLD = fold.fold
+FOLD = intents.fold
 
 
-def claims_first(row: Any, wanted: Any, moment: Moment) -> fold.Folded:
+def claims_first(row: Any, wanted: Any, moment: Moment) -> intents.Folded:
     """What ran out is taken before its holder's ack."""
     claims = FOLD(row, [one for one in wanted if isinstance(one[1], Claim)], moment)
     rest = FOLD(claims.row, [one for one in wanted if not isinstance(one[1], Claim)], moment)
-    return fold.Folded(row=rest.row, effects=claims.effects | rest.effects)
+    return intents.Folded(row=rest.row, effects=claims.effects | rest.effects)
 
 
 Patch = tuple[object, str, Any]
@@ -477,12 +477,12 @@ WITHOUT: dict[str, tuple[Patch, str, str]] = {
         "a CAS is made from a row of before a long pause",
     ),
     "3 claims first": (
-        (fold, "fold", claims_first),
+        (intents, "fold", claims_first),
         "what ran out is its holder's until it is claimed",
         "R20: a claim comes before a settlement",
     ),
     "3 all acks are merged": (
-        (fold, "may_merge", lambda *_: True),
+        (intents, "may_merge", lambda *_: True),
         "actions on one message",
         "somebody is told something else than one after the other",
     ),
@@ -600,6 +600,6 @@ def test_without_this_rule_some_order_of_steps_breaks_it(
 def test_without_its_rule_one_callers_mistake_ends_the_wait_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fold, "_applied", raises)
+    monkeypatch.setattr(intents, "_applied", raises)
     with pytest.raises(IllegalMove):
         search(WORLDS["a move that the row does not allow"])

@@ -29,6 +29,7 @@ from tests.fixtures.rows import TEN, ids, sealed
 NOW = 1_700_000_000_000_000
 LATER = NOW + 60_000_000
 EXPIRED = NOW - EXPIRY_MARGIN_US - 1
+AT = {"now_us": NOW, "until_us": LATER}
 
 
 def terms(at_most: int = 100, **more: Any) -> Terms:
@@ -363,7 +364,7 @@ def test_claims_together_give_each_caller_what_it_would_have_got_after_the_other
     )
     wanted = [terms(1), terms(3), terms(2), terms(9), terms(1)]
 
-    together, given = rules.claim_each(row, wanted, ids())
+    together, given = rules.claim_each(row, wanted, ids(), **AT)
 
     alone, expected = row, []
     for one in wanted:
@@ -384,7 +385,7 @@ def test_many_small_claims_of_single_messages_that_came_back_all_get_one() -> No
     every_other = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
     row = sealed(manifest=every_other, returned=(Returned(deliveries=1, runs=every_other),))
 
-    after, given = rules.claim_each(row, [terms(1)] * every_other.count, ids())
+    after, given = rules.claim_each(row, [terms(1)] * every_other.count, ids(), **AT)
 
     assert [1] * every_other.count == [sum(one.runs.count for one in some) for some in given]
     assert [RUNS_PER_LEASE] * 2 == [len(one.runs.pairs) for one in after.leases]
@@ -394,7 +395,7 @@ def test_one_claim_of_many_takes_no_more_runs_than_alone() -> None:
     every_other = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
     row = sealed(manifest=every_other, fresh=every_other)
 
-    _, (first, second) = rules.claim_each(row, [terms(1_000), terms(1)], ids())
+    _, (first, second) = rules.claim_each(row, [terms(1_000), terms(1)], ids(), **AT)
 
     assert RUNS_PER_LEASE == sum(one.runs.count for one in first)
     assert [Runs.span(2 * RUNS_PER_LEASE, 2 * RUNS_PER_LEASE)] == [one.runs for one in second]

@@ -37,7 +37,6 @@ from cassieq_spark.model.rows.events import (
     TurnOver,
     WriteHints,
 )
-from cassieq_spark.model.rows.fold import fold
 from cassieq_spark.model.rows.intents import (
     ACK,
     Ask,
@@ -50,6 +49,7 @@ from cassieq_spark.model.rows.intents import (
     Purge,
     Settle,
     Turn,
+    fold,
 )
 from cassieq_spark.model.rows.waiting import FOLD_AT_MOST, PATIENCE_S
 from cassieq_spark.model.rows.writer import MAX_REFUSALS, RowWriter

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.pointer import LATE_AFTER_US, hint_minutes, is_passable, minute_of
-from cassieq_spark.model.rows.fold import Folded
-from cassieq_spark.model.rows.intents import Claim, Intent, Moment, Turn
+from cassieq_spark.model.rows.intents import Claim, Folded, Intent, Moment, Turn
 
 FOLD_AT_MOST: Final = 1_000
 """The most intents of one fold, which takes some milliseconds. A full fold waits for no company."""

@@ -10,7 +10,7 @@ The steps of a fold, in this order; each is a rule with a name of its own (ADR 3
 
 1. `time_of_fold`: time is read once, when the fold is made, and visibility counts from there.
 2. `must_read`, `unread`: the newest row; a verdict needs one that was read after the question.
-3. `fold.in_order`, `fold.may_merge`, `Claim.sharing`: settlements, then claims.
+3. `intents.in_order`, `intents.may_merge`, `Claim.sharing`: settlements, then claims.
 4. `short_of_hints`: hints are answered before the CAS that needs them, for a second at most.
 5. `limit_of`, `_leave`: the CAS, until its callers' latest deadline. A caller that leaves takes
 back what is not sent; messages claimed for it are released, by their runs and uncounted.
@@ -33,11 +33,18 @@ from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import union
 from cassieq_spark.model.outcome import Version
 from cassieq_spark.model.pointer import MINUTE_US, minute_of
-from cassieq_spark.model.rows import events, waiting
-from cassieq_spark.model.rows import fold as folds
+from cassieq_spark.model.rows import events, intents, waiting
 from cassieq_spark.model.rows.events import Answer, End, Fate, Output, Seen, fate_of
-from cassieq_spark.model.rows.fold import Folded
-from cassieq_spark.model.rows.intents import Ask, Claim, Claimed, Effect, Moment, Settle, Turn
+from cassieq_spark.model.rows.intents import (
+    Ask,
+    Claim,
+    Claimed,
+    Effect,
+    Folded,
+    Moment,
+    Settle,
+    Turn,
+)
 from cassieq_spark.model.rows.waiting import Entry, Hints, Waiting
 from cassieq_spark.model.settlement import Ack, Judged, Release
 
@@ -365,7 +372,7 @@ class RowWriter(Callers):
     def _folded(self, batch: Sequence[Entry], moment: Moment) -> Folded:
         value = None if self._known is None else self._known.value
         wanted = [(one.ticket, one.intent) for one in batch]
-        return folds.fold(value, wanted, self.time_of_fold(batch, moment))  # type: ignore[arg-type]  # no Turn is in it
+        return intents.fold(value, wanted, self.time_of_fold(batch, moment))  # type: ignore[arg-type]  # no Turn is in it
 
     def time_of_fold(self, batch: Sequence[Entry], moment: Moment) -> Moment:  # noqa: ARG002 - a rule
         """Return the time a fold counts from: its own, however long its intents waited [R21]."""

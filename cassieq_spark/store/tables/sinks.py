@@ -6,7 +6,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -42,12 +41,12 @@ class _ListRef(NamedTuple):
     digest: bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glimpse:
-    """A row as one replica has it: it decides nothing."""
+class Glimpse(NamedTuple):
+    """A row as one replica has it, by the columns of `LIST_SINKS`: it decides nothing."""
 
     sink_id: str
     lane: LaneId
+    is_once: bool
     epoch: int
     changed_us: int
 
@@ -73,17 +72,7 @@ class Sinks(CasTable[SinkRow]):
             rows += await self._session.run(
                 statements.LIST_SINKS, (FIRST_TOKEN, at_most - len(rows))
             )
-        found = {
-            row.sink_id: Glimpse(
-                sink_id=row.sink_id,
-                lane=LaneId(row.lane),
-                epoch=row.epoch,
-                changed_us=row.changed_us,
-            )
-            for row in rows
-            if row.is_once
-        }
-        return list(found.values())
+        return list({row.sink_id: Glimpse._make(row) for row in rows if row.is_once}.values())
 
     async def every(self) -> list[tuple[str, LaneId]]:
         """Return (sink id, lane) of all sinks that one replica knows, by a scan of the table."""
