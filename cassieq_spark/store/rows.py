@@ -115,6 +115,8 @@ class Row:
     """One row's writer, and the callers that wait for it.
 
     Attributes:
+        writer: Decides what is done next.
+        size: The bytes of claims that were written last.
         users: The number of callers that use it or are about to.
         doubt: The error of a CAS whose outcome is unknown.
     """
@@ -130,7 +132,7 @@ class Row:
         self._sender = sender
         self._clock = clock
         self._port = port
-        self._writer = RowWriter()
+        self.writer = RowWriter()
         self._callers: dict[int, tuple[asyncio.Future[Answer | events.Granted], float]] = {}
         self._withheld: dict[int, Answer] = {}
         self._company: dict[int, Company] = {}
@@ -138,7 +140,7 @@ class Row:
         self._new: list[events.Queued] = []
         self._timer = Timer(session.clock, self._end_overdue)
         self._last = 0
-        self._size = 0
+        self.size = 0
         self._failure: BaseException | None = None
         self.users = 0
         self.doubt: CassieqError | None = None
@@ -148,24 +150,15 @@ class Row:
         """Whether one of its rules has failed: then it is of no more use."""
         return self._failure is not None
 
-    def left(self) -> Stored[Bucket] | None:
-        """See `RowWriter.left`."""
-        return self._writer.left(self._clock().now_us())
-
-    def forget(self) -> None:
-        """Forget the row's content, but not whether others change it."""
-        self._writer.forget()
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the row is too large to be kept."""
-        return self._size > KEPT_BYTES
-
     async def apply(
         self, intent: Intent, known: Stored[Bucket] | None, company: Company | None
     ) -> Answer:
         """Queue an intent, and wait for its answer; ``company`` goes with it."""
-        ticket = self._with(company)
+        ticket = 0
+        if company is not None:
+            # It is folded when the next one comes.
+            ticket = self._queue(company.intent, self._deadline_s(), company_until_s=inf)
+            self._company[ticket] = company
         try:
             answer: Any = await self._answered(intent, known)
         finally:
@@ -191,23 +184,6 @@ class Row:
         finally:
             self._step(events.TurnOver(row=row))
 
-    def _with(self, company: Company | None) -> int:
-        """Queue the intent that is folded when the next one comes."""
-        if company is None:
-            return 0
-        self._last += 1
-        self._company[self._last] = company
-        self._queue(
-            events.Queued(
-                ticket=self._last,
-                intent=company.intent,
-                deadline_s=self._deadline_s(),
-                company_until_s=inf,
-                more_come=True,
-            )
-        )
-        return self._last
-
     def _give_back(self, ticket: int) -> None:
         """Let company go whose answer has not come: it asks again by itself."""
         if (company := self._company.pop(ticket, None)) is not None:
@@ -224,20 +200,11 @@ class Row:
         self, intent: Intent, known: Stored[Bucket] | None
     ) -> Answer | events.Granted:
         """Queue an intent; return its answer, or that it was not sent within its caller's limit."""
-        self._last += 1
-        ticket, deadline_s = self._last, self._deadline_s()
+        deadline_s = self._deadline_s()
+        ticket = self._queue(intent, deadline_s, known=known)
         answer: asyncio.Future[Answer | events.Granted] = asyncio.get_running_loop().create_future()
         self._callers[ticket] = answer, deadline_s
         try:
-            self._queue(
-                events.Queued(
-                    ticket=ticket,
-                    intent=intent,
-                    deadline_s=deadline_s,
-                    known=known,
-                    more_come=True,
-                )
-            )
             with present().waiting():
                 return await answer
         except BaseException:
@@ -266,7 +233,7 @@ class Row:
         """Let the next wait end in time. What was set before stays: it may be over for nothing."""
         withheld = (self._callers[one] for one in self._withheld if one in self._callers)
         times = (deadline_s for answer, deadline_s in withheld if not answer.done())
-        if (at := min(self._writer.wake_at_s, min(times, default=inf))) < inf and self._callers:
+        if (at := min(self.writer.wake_at_s, min(times, default=inf))) < inf and self._callers:
             self._timer.set(at)
 
     async def _carry_out(self, output: Output) -> None:
@@ -309,7 +276,7 @@ class Row:
         self.doubt = None
         try:
             with session.within(cas.until_s - session.clock.monotonic()):
-                outcome, self._size = await self._port.send(cas.before, cas.row, cas.mark)
+                outcome, self.size = await self._port.send(cas.before, cas.row, cas.mark)
         except CasAmbiguous as error:
             self.doubt = error
             return events.CasEnded(fate=Fate.OPEN)
@@ -322,11 +289,29 @@ class Row:
             fate = Fate.EVICTED
         return events.CasEnded(fate=fate, now=outcome.now)
 
-    def _queue(self, event: events.Queued) -> None:
-        """Let it go with all that comes in this turn of the loop: many calls begin in one."""
+    def _queue(
+        self,
+        intent: Intent,
+        deadline_s: float,
+        *,
+        known: Stored[Bucket] | None = None,
+        company_until_s: float = -inf,
+    ) -> int:
+        """Let an intent go with all that come in this turn of the loop; return its ticket."""
         if not self._new:
-            asyncio.get_running_loop().call_soon(self._tick)
-        self._new.append(event)
+            asyncio.get_running_loop().call_soon(self._step, events.Tick())
+        self._last += 1
+        self._new.append(
+            events.Queued(
+                ticket=self._last,
+                intent=intent,
+                deadline_s=deadline_s,
+                company_until_s=company_until_s,
+                known=known,
+                more_come=True,
+            )
+        )
+        return self._last
 
     def _step(self, event: Event) -> None:
         """Pass an event to the writer, hand out its answers, and begin its outputs."""
@@ -335,7 +320,7 @@ class Row:
         new, self._new = self._new, []
         try:
             moment = self._moment()
-            outputs = [one for told in (*new, event) for one in self._writer.step(told, moment)]
+            outputs = [one for told in (*new, event) for one in self.writer.step(told, moment)]
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
             return
@@ -379,9 +364,6 @@ class Row:
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
 
-    def _tick(self) -> None:
-        self._step(events.Tick())
-
     def _moment(self) -> Moment:
         now_us = self._clock().now_us()
         return Moment(
@@ -419,7 +401,7 @@ class Rows:
     def left(self, key: Key) -> Stored[Bucket] | None:
         """Return the row as this client left it, if no other client seems to change it."""
         row = self._rows.get(key)
-        return None if row is None else row.left()
+        return None if row is None else row.writer.left(self._clock().now_us())
 
     async def apply(
         self, key: Key, port: Port, intent: Intent, known: Stored[Bucket] | None = None
@@ -472,16 +454,16 @@ class Rows:
         if self._rows.get(key) is not row:
             return
         self._rows.move_to_end(key)
-        if row.is_large:
+        if row.size > KEPT_BYTES:
             self._kept.pop(key, None)
-            row.forget()
+            row.writer.forget()
         else:
             self._kept[key] = None
             self._kept.move_to_end(key)
         if len(self._kept) > KEPT_ROWS:
             oldest, _ = self._kept.popitem(last=False)
             if not self._rows[oldest].users:
-                self._rows[oldest].forget()
+                self._rows[oldest].writer.forget()
         if len(self._rows) > KEPT_WRITERS:
             idle = next((one for one, its in self._rows.items() if not its.users), None)
             if idle is not None:
