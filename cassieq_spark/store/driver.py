@@ -299,12 +299,6 @@ class _Session(Session):  # type: ignore[misc]  # the driver has no types
         return getattr(_preparing, "timeout_s", REQUEST_TIMEOUT_S)
 
 
-def with_limits(session: Session) -> Session:
-    """Make a session prepare statements within the limits that `prepare` gets."""
-    session.__class__ = _Session  # the driver offers no option for the class
-    return session
-
-
 def prepare(
     session: Session, statement: Statement, keyspace: str, timeout_s: float
 ) -> PreparedStatement:
@@ -380,7 +374,8 @@ class DriverTransport:
         try:
             # This looks host names up, too, and fails if none of them has an address.
             self.cluster = made = cluster(options, self._local, context)
-            self.session = with_limits(made.connect())
+            self.session = made.connect()
+            self.session.__class__ = _Session  # the driver offers no option for the class
         except DRIVER_ERRORS as error:
             waited_s = clock.monotonic() - began_s
             if made is not None:

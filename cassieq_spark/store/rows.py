@@ -24,7 +24,7 @@ from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
 from cassieq_spark.log import get_logger
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.outcome import Applied, Evicted, Outcome, Stored, Version
+from cassieq_spark.model.outcome import Applied, Evicted, Outcome, Refused, Stored, Version
 from cassieq_spark.model.rows import events
 from cassieq_spark.model.rows.events import Answer, End, Event, Fate, Output
 from cassieq_spark.model.rows.intents import Claimed, Intent, Moment, Turn
@@ -54,6 +54,8 @@ STATEMENTS: Final = 3
 RACE_PAUSE_S: Final = 0.002
 RACE_DOUBLINGS: Final = 5
 """The pause after a lost race: about the time of a CAS, then doubled up to 64 ms."""
+
+FATES: Final = {Applied: Fate.APPLIED, Refused: Fate.REFUSED, Evicted: Fate.EVICTED}
 
 
 def race_pause_s(entropy: Entropy, attempt: int) -> float:
@@ -282,12 +284,7 @@ class Row:
             return events.CasEnded(fate=Fate.OPEN)
         except CassieqError as error:
             return events.CasEnded(fate=Fate.REFUSED, error=error)
-        fate = Fate.REFUSED
-        if isinstance(outcome, Applied):
-            fate = Fate.APPLIED
-        elif isinstance(outcome, Evicted):
-            fate = Fate.EVICTED
-        return events.CasEnded(fate=fate, now=outcome.now)
+        return events.CasEnded(fate=FATES[type(outcome)], now=outcome.now)
 
     def _queue(
         self,
