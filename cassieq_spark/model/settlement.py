@@ -293,57 +293,29 @@ def reject(
 
 def update(row: Bucket, leases: Mapping[UUID, Runs], action: Update, *, now_us: int) -> Bucket:
     """Carry out an `Update` of the one message that is held."""
-    until_us = None if action.visibility_us is None else now_us + action.visibility_us
     for lease_id, runs in leases.items():
-        row = revise(
-            row,
-            lease_id,
-            runs.first,
-            revision=action.revision,
-            new_lease_id=action.new_lease_id,
-            until_us=until_us,
-            now_us=now_us,
-        )
+        row = revise(row, lease_id, runs.first, action, now_us=now_us)
     if action.gives_back:
         row = rules.release(row, {action.new_lease_id: None}, now_us=now_us)
     return row
 
 
-def revise(
-    row: Bucket,
-    lease_id: UUID,
-    offset: int,
-    *,
-    revision: int | None,
-    new_lease_id: UUID,
-    until_us: int | None,
-    now_us: int,
-) -> Bucket:
+def revise(row: Bucket, lease_id: UUID, offset: int, action: Update, *, now_us: int) -> Bucket:
     """Give one message of a lease another body, end and lease id: its old receipt becomes stale.
 
     The same delivery goes on: its count stays.
-
-    Args:
-        revision: The revision of its overlay; None: the body stays.
-        until_us: When the lease runs out; None: the end stays.
     """
+    one = Runs.span(offset, offset)
     leases: list[Lease] = []
     for lease in row.leases:
         if lease.lease_id != lease_id or offset not in lease.runs:
             leases.append(lease)
             continue
-        one = Runs.span(offset, offset)
         if rest := lease.runs - one:
             leases.append(replace(lease, runs=rest))
-        leases.append(
-            replace(
-                lease,
-                lease_id=new_lease_id,
-                runs=one,
-                until_us=lease.until_us if until_us is None else until_us,
-            )
-        )
+        ends_us = lease.until_us if action.visibility_us is None else now_us + action.visibility_us
+        leases.append(replace(lease, lease_id=action.new_lease_id, runs=one, until_us=ends_us))
     revisions = row.revisions
-    if revision is not None:
-        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))
+    if action.revision is not None:
+        revisions = tuple(sorted({**dict(revisions), offset: action.revision}.items()))
     return replace(row, changed_us=now_us, leases=tuple(leases), revisions=revisions)

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.settlement import Update
 from tests.explicit.network import Network, Step, idle
 from tests.explicit.states import (
     TICK_US,
@@ -112,9 +113,7 @@ class Settle(Network):
                     row,
                     lease_id,
                     next(offsets_in(receipt.offsets)),
-                    revision=fresh.int,
-                    new_lease_id=fresh,
-                    until_us=later_us,
+                    Update(revision=fresh.int, new_lease_id=fresh, visibility_us=later_us - now_us),
                     now_us=now_us,
                 )
                 has_id = changed.lease(fresh) is not None

@@ -19,6 +19,7 @@ from cassieq_spark.model import outcome, settlement
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.ids import union
+from cassieq_spark.model.settlement import Update
 from tests.explicit.explore import Explored, explore
 from tests.explicit.network import Rules, Size
 from tests.explicit.states import mask
@@ -137,11 +138,11 @@ def claim_into_the_old_dead_set(
 
 
 def revise_under_the_old_id(
-    row: Bucket, lease_id: UUID, offset: int, *, new_lease_id: UUID, **rest: Any
+    row: Bucket, lease_id: UUID, offset: int, action: Update, *, now_us: int
 ) -> Bucket:
-    after = settlement.revise(row, lease_id, offset, new_lease_id=new_lease_id, **rest)
+    after = settlement.revise(row, lease_id, offset, action, now_us=now_us)
     leases = (
-        replace(one, lease_id=lease_id) if one.lease_id == new_lease_id else one
+        replace(one, lease_id=lease_id) if one.lease_id == action.new_lease_id else one
         for one in after.leases
     )
     return replace(after, leases=tuple(leases))

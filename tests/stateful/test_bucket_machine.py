@@ -17,6 +17,7 @@ from cassieq_spark.model.bucket import Bucket, Lease, Status
 from cassieq_spark.model.dead import may_close, movable
 from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US, Terms
+from cassieq_spark.model.settlement import Update
 
 SIZE = 24
 SECOND_US = 1_000_000
@@ -175,9 +176,11 @@ class OneBucket(RuleBasedStateMachine):
             self.row,
             lease.lease_id,
             at,
-            revision=new_id.int if has_body and self._is_under(at, lease) else None,
-            new_lease_id=new_id,
-            until_us=self.now_us + SECOND_US if has_time else None,
+            Update(
+                revision=new_id.int if has_body and self._is_under(at, lease) else None,
+                new_lease_id=new_id,
+                visibility_us=SECOND_US if has_time else None,
+            ),
             now_us=self.now_us,
         )
         if self._is_under(at, lease):

@@ -28,6 +28,7 @@ from cassieq_spark.model.ids import EMPTY, BucketNo, QueueName, Runs, union
 from cassieq_spark.model.integrity import broken
 from cassieq_spark.model.lease import Terms
 from cassieq_spark.model.row_limits import BYTES_PER_MESSAGE, limit_of
+from cassieq_spark.model.settlement import Update
 from cassieq_spark.store.tables import claims
 
 if TYPE_CHECKING:
@@ -262,9 +263,11 @@ class OneRow(RuleBasedStateMachine):
                     self.row,
                     lease_id,
                     offset,
-                    revision=self.random.getrandbits(63),
-                    new_lease_id=new_id,
-                    until_us=self.now_us + self.random.randrange(DAY_US) if has_time else None,
+                    Update(
+                        revision=self.random.getrandbits(63),
+                        new_lease_id=new_id,
+                        visibility_us=self.random.randrange(DAY_US) if has_time else None,
+                    ),
                     now_us=self.now_us,
                 )
                 self.lease[offset] = _number(new_id)

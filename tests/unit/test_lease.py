@@ -23,6 +23,7 @@ from cassieq_spark.model.row_limits import (
     OWNERS_BYTES,
     RUNS_PER_LEASE,
 )
+from cassieq_spark.model.settlement import Update
 from tests.fixtures import rows
 from tests.fixtures.rows import TEN, ids, sealed
 
@@ -279,9 +280,7 @@ def test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision() -
         row,
         UUID(int=1),
         3,
-        revision=99,
-        new_lease_id=UUID(int=8),
-        until_us=NOW + 7,
+        Update(revision=99, new_lease_id=UUID(int=8), visibility_us=7),
         now_us=NOW,
     )
     three = Runs.span(3, 3)
@@ -301,9 +300,7 @@ def test_a_revision_without_a_body_or_a_time_keeps_that_part() -> None:
         row,
         UUID(int=1),
         0,
-        revision=None,
-        new_lease_id=UUID(int=2),
-        until_us=None,
+        Update(new_lease_id=UUID(int=2)),
         now_us=NOW,
     )
     assert [LATER, LATER] == [one.until_us for one in after.leases]
