@@ -239,6 +239,8 @@ class CqlSession:
         together = [Sent(statement, tuple(params), now, limits, answer) for params in rows]
 
         def note(answer: Answer) -> None:
+            if answer.cancelled():
+                return
             if answer.exception() is not None or isinstance(answer.result(), BaseException):
                 for sent in together:
                     sent.failed_s = self.clock.monotonic()
