@@ -169,11 +169,13 @@ def test_a_client_has_one_cas_at_a_time_on_a_row_whatever_it_does(
     async def both() -> None:
         one = asyncio.ensure_future(sender.answer(RESERVE, (LANE,), ()))
         other = asyncio.ensure_future(sender.delete(DELETE_MONOTON, (LANE,)))
-        await asyncio.sleep(0.01)
+        for _ in range(100):
+            await asyncio.sleep(0)
         assert ["reserve"] == list(node.held)
         node.held["reserve"]()
         assert await one
-        await asyncio.sleep(0.01)
+        while "delete_monoton" not in node.held:
+            await asyncio.sleep(0)
         node.held["delete_monoton"]()
         assert await other
 
