@@ -828,7 +828,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P26",
         rule="The revision of an updated body is in the bucket row, whatever becomes of the lease.",
-        old="        revisions = tuple(sorted({**dict(revisions), offset: revision}.items()))\n",
+        old="        revisions = tuple(sorted({**dict(revisions), offset: action.revision}.items()))\n",
         new="        pass\n",
         tests=(
             "tests/unit/test_lease.py::test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision",
@@ -909,7 +909,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P28",
         rule="A get by id takes what is fresh before what came back.",
-        old="    left.rotate(terms.fresh_first)\n",
+        old="    left.rotate(first.fresh_first)\n",
         new="",
         tests=(
             "tests/node/test_choice.py::test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns",
