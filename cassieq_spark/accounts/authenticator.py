@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from cassieq_spark.accounts import tokens
-from cassieq_spark.accounts.keys import KEY_ID, new_secret
+from cassieq_spark.accounts.keys import KEY_ID, MasterKey, new_secret
+from cassieq_spark.accounts.signature import Claim
 from cassieq_spark.accounts.tokens import Token
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
 from cassieq_spark.options.values import Secret
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.accounts import AccountStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.accounts.signature import Claim
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from cassieq_spark.errors import AuthenticationFailed, RequestTimeSkewed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.options.values import Secret
+from cassieq_spark.options.values import Secret
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _UNRESERVED: Final = "-_.~"

@@ -7,17 +7,14 @@ learn anything that helps to sign a request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jwt
 
-from cassieq_spark.accounts.keys import KEY_ID
-from cassieq_spark.accounts.master_key import derive
+from cassieq_spark.accounts.keys import KEY_ID, derive
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, grants_of
-
-if TYPE_CHECKING:
-    from cassieq_spark.options.values import Secret
+from cassieq_spark.options.values import Secret
 
 ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "cassieq"

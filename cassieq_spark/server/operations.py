@@ -5,13 +5,16 @@ Routes, checks of rights, labels of metrics and the OpenAPI document are made of
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest import answers, keys, messages, models, queues, receipts
-from cassieq_spark.server.rest.fields import Nothing
+from cassieq_spark.server.rest import admin, answers, messages, models
+from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
 from cassieq_spark.server.sqs import queues as sqs_queues
@@ -22,12 +25,7 @@ from cassieq_spark.server.ui import queues as ui_queues
 from cassieq_spark.server.ui import session
 from cassieq_spark.server.ui.page import Form
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from pydantic import BaseModel
-
-    Run = Callable[[Any], Awaitable[Any]]
+Run = Callable[[Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +129,19 @@ RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
 
 # fmt: off
 OPERATIONS: Final = (
-    RestOperation("listQueues", Right.INFO, queues.list_queues, "GET /queues",
+    RestOperation("listQueues", Right.INFO, admin.list_queues, "GET /queues",
                   {200: answers.QueueNames}, query=models.Page, errors=()),
-    RestOperation("createQueue", Right.CREATE, queues.create, f"PUT {QUEUE}",
+    RestOperation("createQueue", Right.CREATE, admin.create_queue, f"PUT {QUEUE}",
                   {201: answers.Queue, 200: answers.Queue}, body=models.NewQueue,
                   errors=(404, 409)),
-    RestOperation("getQueue", Right.INFO, queues.show, f"GET {QUEUE}", {200: answers.Queue}),
-    RestOperation("alterQueue", Right.CREATE, queues.alter, f"PATCH {QUEUE}",
+    RestOperation("getQueue", Right.INFO, admin.show_queue, f"GET {QUEUE}", {200: answers.Queue}),
+    RestOperation("alterQueue", Right.CREATE, admin.alter_queue, f"PATCH {QUEUE}",
                   {200: answers.Queue}, body=models.QueueChange, errors=(404, 409)),
-    RestOperation("deleteQueue", Right.DELETE, queues.delete, f"DELETE {QUEUE}", {204: None},
+    RestOperation("deleteQueue", Right.DELETE, admin.delete_queue, f"DELETE {QUEUE}", {204: None},
                   query=models.Deletion, errors=(404, 409)),
-    RestOperation("getStatistics", Right.INFO, queues.statistics, f"GET {QUEUE}/statistics",
+    RestOperation("getStatistics", Right.INFO, admin.statistics, f"GET {QUEUE}/statistics",
                   {200: answers.Statistics}),
-    RestOperation("purgeQueue", Right.PURGE, queues.purge, f"POST {QUEUE}/purge",
+    RestOperation("purgeQueue", Right.PURGE, admin.purge_queue, f"POST {QUEUE}/purge",
                   {200: answers.Purged}),
 
     RestOperation("putMessage", Right.PUT, messages.put, f"POST {MESSAGES}",
@@ -154,36 +152,36 @@ OPERATIONS: Final = (
                   {200: answers.Messages, 204: None}, query=models.Next, leases=True),
     RestOperation("peekMessages", Right.READ, messages.peek, f"GET {MESSAGES}",
                   {200: answers.Messages}, query=models.Peek),
-    RestOperation("ackMessage", Right.ACK, receipts.ack_one, f"DELETE {RECEIPT}", {204: None},
+    RestOperation("ackMessage", Right.ACK, messages.ack_one, f"DELETE {RECEIPT}", {204: None},
                   errors=(404, 409)),
-    RestOperation("updateMessage", Right.UPDATE, receipts.update_one, f"PUT {RECEIPT}",
+    RestOperation("updateMessage", Right.UPDATE, messages.update_one, f"PUT {RECEIPT}",
                   {200: answers.NewReceipt}, query=models.Update,
                   body="The bytes of the message.", errors=(404, 409)),
-    RestOperation("ackMessages", Right.ACK, receipts.ack, f"POST {QUEUE}/ack",
+    RestOperation("ackMessages", Right.ACK, messages.ack, f"POST {QUEUE}/ack",
                   {200: answers.Verdicts}, body=models.Ack),
-    RestOperation("extendMessages", Right.ACK, receipts.extend, f"POST {QUEUE}/extend",
+    RestOperation("extendMessages", Right.ACK, messages.extend, f"POST {QUEUE}/extend",
                   {200: answers.Verdicts}, body=models.Extend),
-    RestOperation("releaseMessages", Right.ACK, receipts.release, f"POST {QUEUE}/release",
+    RestOperation("releaseMessages", Right.ACK, messages.release, f"POST {QUEUE}/release",
                   {200: answers.Verdicts}, body=models.Release),
-    RestOperation("rejectMessages", Right.ACK, receipts.reject, f"POST {QUEUE}/reject",
+    RestOperation("rejectMessages", Right.ACK, messages.reject, f"POST {QUEUE}/reject",
                   {200: answers.Verdicts}, body=models.Reject),
-    RestOperation("updateMessages", Right.UPDATE, receipts.update, f"POST {QUEUE}/update",
+    RestOperation("updateMessages", Right.UPDATE, messages.update, f"POST {QUEUE}/update",
                   {200: answers.Verdicts}, body=models.UpdateMany),
     RestOperation("listDeadLetters", Right.READ, messages.show_letters,
                   f"GET {QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
     RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, f"POST {QUEUE}/redrive",
                   {200: answers.Redriven}, body=models.Redrive),
 
-    RestOperation("listKeys", Right.ADMIN, keys.list_keys, "GET /keys", {200: answers.Keys}),
-    RestOperation("createKey", Right.ADMIN, keys.create, "POST /keys", {201: answers.MadeKey},
+    RestOperation("listKeys", Right.ADMIN, admin.list_keys, "GET /keys", {200: answers.Keys}),
+    RestOperation("createKey", Right.ADMIN, admin.create_key, "POST /keys", {201: answers.MadeKey},
                   body=models.Grants, errors=(404, 409)),
-    RestOperation("rotateKey", Right.ADMIN, keys.rotate, "POST /keys/{key}/rotate",
+    RestOperation("rotateKey", Right.ADMIN, admin.rotate_key, "POST /keys/{key}/rotate",
                   {201: answers.MadeKey}, errors=(404, 409)),
-    RestOperation("changeKey", Right.ADMIN, keys.change, "PATCH /keys/{key}", {204: None},
+    RestOperation("changeKey", Right.ADMIN, admin.change_key, "PATCH /keys/{key}", {204: None},
                   body=models.KeyChange),
-    RestOperation("deleteKey", Right.ADMIN, keys.delete, "DELETE /keys/{key}", {204: None}),
-    RestOperation("signToken", Right.ADMIN, keys.sign, "POST /tokens", {200: answers.SignedToken},
-                  body=models.NewToken),
+    RestOperation("deleteKey", Right.ADMIN, admin.delete_key, "DELETE /keys/{key}", {204: None}),
+    RestOperation("signToken", Right.ADMIN, admin.sign_token, "POST /tokens",
+                  {200: answers.SignedToken}, body=models.NewToken),
 )
 
 _PAGE: Final = {"NextToken": Kind.TEXT, "MaxResults": Kind.WHOLE}

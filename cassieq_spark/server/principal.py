@@ -14,27 +14,22 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
+
+from starlette.requests import Request
 
 from cassieq_spark.accounts import tokens
 from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.authenticator import Authenticator
+from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.accounts.signature import UNSIGNED, Claim, SignedRequest, claim_of
+from cassieq_spark.accounts.tokens import Token
 from cassieq_spark.errors import AuthenticationFailed
-from cassieq_spark.model.rights import EVERYTHING, Principal, Right
-from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.entrance import network_of
-from cassieq_spark.server.turns import Shared, Turns
+from cassieq_spark.model.hosts import network_of
+from cassieq_spark.model.rights import EVERYTHING, Grant, Principal, Right
+from cassieq_spark.server.backend import Backend, Shared, Turns
 from cassieq_spark.store import portal
 from cassieq_spark.store.call import acting
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from cassieq_spark.accounts.authenticator import LiveKey
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.accounts.tokens import Token
-    from cassieq_spark.model.rights import Grant
 
 T = TypeVar("T")
 
@@ -206,10 +201,10 @@ class Gate:
 
     async def _hash(self, request: Request, sender: str) -> str:
         """The hash of the body."""
-        body = await request.body()
-        if len(body) > HASHED_ASIDE_BYTES:
-            return await self._known.run(partial(asyncio.to_thread, _hash_of, body), sender)
-        return _hash_of(body)
+        hashed = partial(hashlib.sha256, await request.body())
+        if len(await request.body()) > HASHED_ASIDE_BYTES:
+            return (await self._known.run(partial(asyncio.to_thread, hashed), sender)).hexdigest()
+        return hashed().hexdigest()
 
     async def _key(self, key_id: str, sender: str) -> LiveKey | None:
         """A key as it is now.
@@ -287,7 +282,3 @@ def signed_request(request: Request) -> SignedRequest:
         ),
         body_sha256=None,
     )
-
-
-def _hash_of(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()

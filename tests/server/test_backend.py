@@ -13,9 +13,8 @@ from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
-from cassieq_spark.server.backend import READS
-from cassieq_spark.server.turns import MOST_WAITING as MOST
-from cassieq_spark.server.turns import Turns
+from cassieq_spark.server.backend import MOST_WAITING as MOST
+from cassieq_spark.server.backend import READS, Turns
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import unconnected
 

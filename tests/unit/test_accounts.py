@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from cassieq_spark.accounts import tokens
 from cassieq_spark.accounts.authenticator import KEPT_S, KeyCache
-from cassieq_spark.accounts.keys import KEY_ID, new_key_id, new_secret
-from cassieq_spark.accounts.master_key import MasterKey, derive, write_new
+from cassieq_spark.accounts.keys import KEY_ID, MasterKey, derive, new_key_id, new_secret, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     AccessDenied,

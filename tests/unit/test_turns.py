@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.server import turns as module
-from cassieq_spark.server.turns import Busy, Shared, Turns
+from cassieq_spark.server import backend as module
+from cassieq_spark.server.backend import Busy, Shared, Turns
 from cassieq_spark.store.call import LONGEST_S, acting, present
 from cassieq_spark.testing import ManualClock
 

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from cassieq_spark.server.door import (
     REQUEST_ID,
     Addresses,
     Door,
+    InParts,
     queue_of,
     request_id_of,
 )
-from cassieq_spark.server.guards import Refusal
-from cassieq_spark.server.large import InParts
-from cassieq_spark.server.measured import REST, asked_of
-from cassieq_spark.server.operations import OPERATIONS
-from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call
-from cassieq_spark.server.rest.fields import from_json, from_query
-from cassieq_spark.server.rest.problems import MEDIA_TYPE, failed_in, headers_of, noted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from starlette.requests import Request
-    from starlette.types import Scope
-
-    from cassieq_spark.server.operations import RestOperation
-
-ADDRESSES: Final = Addresses(OPERATIONS, REST, nothing="Look at /docs for what there is.")
+from cassieq_spark.server.guards import REST, Refusal, asked_of
+from cassieq_spark.server.operations import OPERATIONS, RestOperation
+from cassieq_spark.server.rest.call import (
+    JSON,
+    MEDIA_TYPE,
+    RAW,
+    Answer,
+    Call,
+    failed_in,
+    from_json,
+    from_query,
+    headers_of,
+    noted,
+)
 
 
 class RestDoor(Door):
     """The ASGI application of the REST door."""
 
+    addresses = Addresses(OPERATIONS, REST, nothing="Look at /docs for what there is.")
+
     async def answer(self, request: Request) -> Response | None:
         """Do what is asked; None: the client has gone."""
-        operation = ADDRESSES.find(request.scope)
+        operation = self.addresses.find(request.scope)
         asked_of(request.scope).operation = operation.name
         principal = await self._gate.authenticate(
             request,
@@ -66,10 +69,6 @@ class RestDoor(Door):
             return _response(answer, next(iter(operation.answers)), request_id_of(request.scope))
 
         return await call.answered(run())
-
-    def methods(self, path: str) -> Iterable[str] | None:
-        """The methods of an address."""
-        return ADDRESSES.methods(path)
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The error as a problem."""

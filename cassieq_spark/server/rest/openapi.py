@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 import cassieq_spark
@@ -19,19 +20,11 @@ from cassieq_spark import errors
 from cassieq_spark.accounts.keys import KEY_ID
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import values
-from cassieq_spark.server.measured import REST
-from cassieq_spark.server.operations import OPERATIONS
+from cassieq_spark.server.guards import REST
+from cassieq_spark.server.operations import OPERATIONS, RestOperation
 from cassieq_spark.server.rest import answers
-from cassieq_spark.server.rest.call import JSON, RAW
-from cassieq_spark.server.rest.problems import MEDIA_TYPE, REFUSALS, STATUS, status_of_class
-from cassieq_spark.server.ui.render import text_of
-
-if TYPE_CHECKING:
-    from pydantic.json_schema import JsonSchemaMode
-    from starlette.requests import Request
-
-    from cassieq_spark.server.measured import REST
-from cassieq_spark.server.operations import RestOperation
+from cassieq_spark.server.rest.call import JSON, MEDIA_TYPE, RAW, REFUSALS, STATUS, status_of_class
+from cassieq_spark.server.ui.page import text_of
 
 EVERYWHERE: Final = (400, 401, 403, 406, 413, 415, 500, 503)
 """Statuses of problems that every operation may answer with."""

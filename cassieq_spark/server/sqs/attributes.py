@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.sqs.call import name_of_arn
-from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
+from cassieq_spark.queue.inspect.stats import QueueStats
+from cassieq_spark.server.sqs.call import Call, SqsError, invalid, is_text, name_of_arn
 from cassieq_spark.server.sqs.protocol import FIELDS, TooManyValues, from_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.inspect.stats import QueueStats
-    from cassieq_spark.server.sqs.call import Call
 
 MOST_DELAY_S: Final = 900
 MOST_WAIT_S: Final = 20

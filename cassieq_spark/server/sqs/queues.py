@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.door import in_turn, on_queue
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text, missing, no_queue
+from cassieq_spark.server.sqs.call import Call, SqsError, invalid, is_text, missing, no_queue
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.server.sqs.call import Call
 
 MOST_RESULTS: Final = 1_000
 MOST_TAGS: Final = 50
