@@ -191,17 +191,6 @@ HANDLES: Final = 10_000
 """The most open queue handles. What was used least recently is forgotten first, and opened again
 when it is needed."""
 
-COME_AGAIN: Final = (
-    errors.CasAmbiguous,
-    errors.CasContention,
-    errors.PutAmbiguous,
-    errors.SchemaMismatch,
-    errors.SchemaMissing,
-    errors.StoreTimeout,
-    errors.StoreUnavailable,
-)
-"""Errors of the cluster, not of the request: the same request may succeed later."""
-
 _logger = get_logger("server")
 
 

@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
+from cassieq_spark import errors
 from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
@@ -32,7 +33,7 @@ from cassieq_spark.model.shares import Holding
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
-from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.guards import HOLDING, Refusal, no_room
 from cassieq_spark.server.principal import Gate
 
@@ -240,6 +241,36 @@ def queue_of(request: Request, principal: Principal, right: Right | None) -> str
     elif right is not None:
         principal.require_somewhere(right)
     return queue
+
+
+_KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
+    400: (errors.UsageError, errors.ReceiptInvalid),
+    401: (errors.AuthenticationFailed,),
+    403: (errors.AccessDenied,),
+    404: (errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted),
+    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
+    500: (errors.RowCorrupt,),
+    503: (Busy, errors.PutAmbiguous, errors.StoreError),
+}
+STATUS: Final = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
+"""The status of each class of error; a class that is not here has that of its nearest base. 503 are
+errors of the cluster, not of the request."""
+
+
+def status_of_class(kind: type[Exception]) -> int:
+    """The status of a class of errors; 500 if no request can have it."""
+    return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
+
+
+def may_come_again(error: Exception) -> bool:
+    """Whether the same request may succeed later without anybody doing anything."""
+    return isinstance(error, Busy) or (isinstance(error, CassieqError) and error.retriable)
+
+
+def headers_of(error: Exception) -> dict[str, str]:
+    """The headers that belong to an error."""
+    headers = error.headers if isinstance(error, Refusal) else {}
+    return {**headers, "Retry-After": "1"} if may_come_again(error) else dict(headers)
 
 
 def request_id_of(scope: Scope) -> str:

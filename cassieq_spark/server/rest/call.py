@@ -27,8 +27,8 @@ from cassieq_spark.model.rights import Right
 from cassieq_spark.options.values import NotAllowed, Values
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server import door
-from cassieq_spark.server.backend import COME_AGAIN, Busy
-from cassieq_spark.server.door import note_fault, request_id_of
+from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.door import note_fault, request_id_of, status_of_class
 from cassieq_spark.server.guards import Refusal, asked_of
 
 JSON: Final = "application/json"
@@ -81,18 +81,6 @@ MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "/docs#"
 """The address of a problem's description: its code is added."""
 
-_KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
-    400: (errors.UsageError, errors.ReceiptInvalid),
-    401: (errors.AuthenticationFailed,),
-    403: (errors.AccessDenied,),
-    404: (
-        errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted,
-    ),
-    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
-    503: (Busy, *COME_AGAIN),
-}  # fmt: skip
-STATUS: Final = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
-"""The status of each class of error; a class that is not here has that of its nearest base."""
 
 REFUSALS: Final[dict[int, tuple[str, str]]] = {
     403: ("forbidden", "The request does not come from where it should."),
@@ -134,11 +122,6 @@ class FieldInvalid(errors.UsageError):
         self.kind = kind
 
 
-def status_of_class(kind: type[Exception]) -> int:
-    """The status of a class of errors; 500 if no request can have it."""
-    return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
-
-
 def problem_of(error: Exception, request_id: str = "") -> dict[str, Any]:
     """An error as the members of a problem."""
     status = error.status if isinstance(error, Refusal) else status_of_class(type(error))
@@ -178,14 +161,6 @@ def failed_in(body: object) -> list[tuple[str, int]]:
         elif (kind := VERDICTS.get(one.get("verdict"))) is not None:
             found.append((kind.code, status_of_class(kind)))
     return found
-
-
-def headers_of(error: Exception) -> dict[str, str]:
-    """The headers that belong to an error."""
-    headers = dict(error.headers) if isinstance(error, Refusal) else {}
-    if problem_of(error)["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers["Retry-After"] = "1"
-    return headers
 
 
 def _problem(status: int, code: str, title: str, detail: str) -> dict[str, Any]:

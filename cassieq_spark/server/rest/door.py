@@ -16,6 +16,7 @@ from cassieq_spark.server.door import (
     Addresses,
     Door,
     InParts,
+    headers_of,
     queue_of,
     request_id_of,
 )
@@ -30,7 +31,6 @@ from cassieq_spark.server.rest.call import (
     failed_in,
     from_json,
     from_query,
-    headers_of,
     noted,
 )
 

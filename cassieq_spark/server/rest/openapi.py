@@ -20,10 +20,11 @@ from cassieq_spark import errors
 from cassieq_spark.accounts.keys import KEY_ID
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import values
+from cassieq_spark.server.door import status_of_class
 from cassieq_spark.server.guards import REST
 from cassieq_spark.server.operations import OPERATIONS, RestOperation
 from cassieq_spark.server.rest import answers
-from cassieq_spark.server.rest.call import JSON, MEDIA_TYPE, RAW, REFUSALS, STATUS, status_of_class
+from cassieq_spark.server.rest.call import JSON, MEDIA_TYPE, RAW, REFUSALS
 from cassieq_spark.server.ui.page import text_of
 
 EVERYWHERE: Final = (400, 401, 403, 406, 413, 415, 500, 503)
@@ -33,8 +34,8 @@ _SCHEMAS: Final = "#/components/schemas/"
 
 _DOC: Final = """\
 Queues over HTTP. Every promise is the client's: a message that was put is delivered until it is
-acked. Bodies of messages are bytes. An error is a problem (RFC 9457) with a stable code; 503 says
-that the same request may succeed later.
+acked. Bodies of messages are bytes. An error is a problem (RFC 9457) with a stable code; the header
+Retry-After says that the same request may succeed later.
 """
 
 _PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
@@ -170,7 +171,7 @@ def _problems() -> list[tuple[int, str, str, str]]:
         for one in vars(errors).values()
         if isinstance(one, type)
         and issubclass(one, CassieqError)
-        and issubclass(one, tuple(STATUS))
+        and status_of_class(one) != HTTPStatus.INTERNAL_SERVER_ERROR
         if one.meaning
     ]
     others = ((status, code, title, "") for status, (code, title) in REFUSALS.items())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +23,7 @@ from starlette.requests import Request
 from cassieq_spark import errors
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server import door
-from cassieq_spark.server.backend import COME_AGAIN, Busy
+from cassieq_spark.server.backend import Busy
 
 if TYPE_CHECKING:
     from cassieq_spark.server.operations import Action
@@ -232,13 +233,21 @@ class SqsError(Exception):
 
     Attributes:
         name: The error's name in the JSON protocol.
-        is_senders: Whether the caller has made a mistake; else trying again may help.
+        is_senders: Whether the caller has made a mistake.
+        is_retriable: Whether the same request may succeed later.
     """
 
     def __init__(
-        self, name: str, message: str, *, status: int = 400, is_senders: bool = True
+        self,
+        name: str,
+        message: str,
+        *,
+        status: int = 400,
+        is_senders: bool = True,
+        is_retriable: bool = False,
     ) -> None:
         super().__init__(message)
+        self.is_retriable = is_retriable
         self.name = name
         self.message = readable(message)  # it may quote what a request gave
         self.status = status
@@ -312,10 +321,6 @@ def empty_batch(action: str) -> SqsError:
     )
 
 
-def _unavailable(message: str) -> SqsError:
-    return SqsError("ServiceUnavailable", message, status=503, is_senders=False)
-
-
 def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
     """The SQS error for an error of the client; None: it is none that a request can have."""
     match error:
@@ -335,10 +340,15 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
             return SqsError("InvalidMessageContents", error.message)
         case errors.OptionInvalid() | errors.UsageError():
             return invalid(str(error))
-        case Busy():
-            return _unavailable("The gateway has too many requests to do. Send it again later.")
-        case errors.CassieqError() if isinstance(error, COME_AGAIN):
-            return _unavailable(str(error))
+        case _ if door.status_of_class(type(error)) == HTTPStatus.SERVICE_UNAVAILABLE:
+            busy = "The gateway has too many requests to do. Send it again later."
+            return SqsError(
+                "ServiceUnavailable",
+                busy if isinstance(error, Busy) else str(error),
+                status=503,
+                is_senders=False,
+                is_retriable=door.may_come_again(error),
+            )
         case _:
             return None
 

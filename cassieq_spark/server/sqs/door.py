@@ -108,7 +108,7 @@ class SqsDoor(Door):
         response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
         if known.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = "POST"
-        if known.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if known.is_retriable:
             response.headers["Retry-After"] = "1"
         if isinstance(error, Refusal):
             response.headers.update(error.headers)

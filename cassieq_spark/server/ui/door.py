@@ -17,13 +17,14 @@ from cassieq_spark.server.door import (
     REQUEST_ID,
     Addresses,
     Door,
+    headers_of,
     queue_of,
     request_id_of,
 )
 from cassieq_spark.server.guards import UI, Refusal, asked_of
 from cassieq_spark.server.operations import PAGES, Page
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.rest.call import from_query, headers_of, noted
+from cassieq_spark.server.rest.call import from_query, noted
 from cassieq_spark.server.ui import page as pages
 from cassieq_spark.server.ui.page import HOME, LOGIN, GoTo, Shown, Visit
 from cassieq_spark.server.ui.queues import Counts
