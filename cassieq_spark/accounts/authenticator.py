@@ -151,15 +151,15 @@ class Authenticator:
         """
         secret = self._nobodys if key is None else key.secret
         if isinstance(claim, Token):
-            verified = claim.verify(secret, now_us=now_us)
+            limits, expires_us = claim.verify(secret, now_us=now_us)
             if key is None:
                 raise tokens.refused()
             return Principal(
                 account=key.account,
                 key_id=claim.key_id,
                 grants=key.grants,
-                limits=verified.grants,
-                expires_us=verified.expires_us,
+                limits=limits,
+                expires_us=expires_us,
             )
         is_proved = claim.is_proved_by(secret)
         if key is None:

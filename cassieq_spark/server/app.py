@@ -34,8 +34,7 @@ from cassieq_spark.server.guards import (
     door_of,
 )
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.rest.door import RestDoor
-from cassieq_spark.server.rest.openapi import docs, openapi_json
+from cassieq_spark.server.rest.door import RestDoor, docs, openapi_json
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.sqs.door import SqsDoor
 from cassieq_spark.server.ui.door import UiDoor, to_home

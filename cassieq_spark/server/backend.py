@@ -49,28 +49,20 @@ class Turns:
     """Places for calls of one event loop.
 
     Args:
+        places: How many there are.
         most_waiting: The most calls of one account that wait.
     """
 
     def __init__(self, places: int, *, most_waiting: int = MOST_WAITING) -> None:
+        self.places = places
         self._shares = Shares(places)
         self._most_waiting = most_waiting
         self._lines: Lines[asyncio.Future[None]] = Lines()
 
     @property
-    def places(self) -> int:
-        """How many there are."""
-        return self._shares.most
-
-    @property
-    def waiting(self) -> int:
-        """How many calls wait; any thread may ask."""
-        return len(self._lines)
-
-    @property
     def calls(self) -> int:
         """How many calls have a place or wait for one; any thread may ask."""
-        return self._shares.used + self.waiting
+        return self._shares.used + len(self._lines)
 
     async def run(self, work: Callable[[], Awaitable[T]], account: str | None = None) -> T:
         """Await some work when it is its account's turn.
@@ -198,7 +190,8 @@ class Backend:
     """The client of one gateway process.
 
     Attributes:
-        large: The turn of what makes a large answer.
+        turns: The places of calls of the client; a get that waits takes none.
+        large: The place of what makes a large answer.
     """
 
     def __init__(self, open_client: Callable[[], Client], *, calls: int) -> None:
@@ -208,7 +201,7 @@ class Backend:
             calls: How many may be under way at once; a get that waits is none.
         """
         self._open_client = open_client
-        self._turns = Turns(calls)
+        self.turns = Turns(calls)
         self._reads = Turns(READS)
         self._shared = Shared()
         self.large = Turns(1)
@@ -246,16 +239,6 @@ class Backend:
         return None if self._client is None else self.store.session.refusal
 
     @property
-    def calls(self) -> int:
-        """How many calls are under way or wait for their turn; any thread may ask."""
-        return self._turns.calls
-
-    @property
-    def most_calls(self) -> int:
-        """How many calls may be under way at once."""
-        return self._turns.places
-
-    @property
     def waiting(self) -> int:
         """How many gets wait for messages; any thread may ask."""
         if self._opened is None:
@@ -291,7 +274,7 @@ class Backend:
             StoreTimeout: It was not their turn in time. Nothing was done.
         """
         suggests.set(False)
-        return await self._turns.run(work, account)
+        return await self.turns.run(work, account)
 
     async def asked(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine of the engine when it is the turn of whoever sent the request.
@@ -402,7 +385,7 @@ class Backend:
 
     async def close(self) -> None:
         """Disconnect; what is not answered in `CLOSE_S` ends with the process."""
-        self._turns.close()
+        self.turns.close()
         self._reads.close()
         self.large.close()
         if self._opened is None:

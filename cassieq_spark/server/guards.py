@@ -319,8 +319,8 @@ class RequestMetrics:
         self._took = cache(duration.labels)
         for of, ask in (
             (metrics.LONG_POLLS, lambda: backend.waiting),
-            (metrics.CLIENT_CALLS, lambda: backend.calls),
-            (metrics.CLIENT_CALLS_LIMIT, lambda: backend.most_calls),
+            (metrics.CLIENT_CALLS, lambda: backend.turns.calls),
+            (metrics.CLIENT_CALLS_LIMIT, lambda: backend.turns.places),
         ):
             made(Gauge, of).set_function(ask)
 

@@ -185,7 +185,8 @@ class Gate:
         key = await self._key(claim.key_id, sender)
         found = self._checker().proves(claim, key, now_us=now_us)
         acting.set(found.account)
-        self._note_use(claim.key_id)
+        if self._checker().is_use_due(claim.key_id):
+            portal.start(self._checker().record_use(claim.key_id))
         return found
 
     def _checker(self) -> Authenticator:
@@ -229,11 +230,6 @@ class Gate:
         key = await self._key(principal.key_id, principal.account)
         return None if key is None or key.account != principal.account else key
 
-    def _note_use(self, key_id: str) -> None:
-        checker = self._checker()
-        if checker.is_use_due(key_id):
-            portal.start(checker.record_use(key_id))
-
 
 def sender_of(request: Request) -> str:
     """Where a request comes from: that is all that is known before its proof is checked."""
@@ -245,32 +241,21 @@ def _claim_of(request: Request, now_us: int, *, allows_unsigned: bool) -> Claim 
     """What a request says about who sends it; nothing of it is proved.
 
     Raises:
-        AuthenticationFailed: It cannot be right.
-    """
-    token = bearer_of(request)
-    if token is None:
-        return claim_of(signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
-    return tokens.read(token)
-
-
-def bearer_of(request: Request) -> str | None:
-    """The token that a request shows; None if it shows none.
-
-    Raises:
-        AuthenticationFailed: It also has a signature, or several Authorization headers.
+        AuthenticationFailed: It cannot be right; or it shows a token, and also has a signature or
+            several Authorization headers.
     """
     given = request.headers.getlist("authorization")
     if not any(one[: len(_BEARER)].lower() == _BEARER for one in given):
-        return None
+        return claim_of(_signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
     if len(given) > 1 or b"X-Amz-Signature=" in request.scope["query_string"]:
         raise AuthenticationFailed(
             "the request has a token and another proof of who sends it. Send one of them",
             reason="malformed",
         )
-    return given[0][len(_BEARER) :].strip()
+    return tokens.read(given[0][len(_BEARER) :].strip())
 
 
-def signed_request(request: Request) -> SignedRequest:
+def _signed_request(request: Request) -> SignedRequest:
     """The request as it came over the wire, for its signature; its body has not come yet."""
     scope = request.scope
     return SignedRequest(

@@ -35,7 +35,7 @@ from cassieq_spark.model.hosts import address_of, network_of
 from cassieq_spark.model.shares import Holding, Lines, Shares
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.connection import Connection
-from cassieq_spark.server.rest.openapi import described
+from cassieq_spark.server.rest.door import described
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.ui.page import load_templates
 

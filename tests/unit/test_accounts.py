@@ -305,8 +305,8 @@ CLAIMS = {
 def test_a_token_says_what_it_was_signed_for() -> None:
     read = tokens.read(token())
     assert KEY == read.key_id
-    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US).grants
-    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US).grants
+    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US)[0]
+    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US)[0]
     assert SECRET.reveal() not in token()
 
 
@@ -378,7 +378,7 @@ def test_no_text_raises_anything_but_a_named_error(head: str, tail: str, data: A
             assert isinstance(refused, AuthenticationFailed)  # noqa: PT017 - the only one allowed
         else:
             # The last sign of a part has bits that stand for nothing.
-            assert (decoded(text), (READ_ORDERS,)) == (decoded(good), found.grants)
+            assert (decoded(text), (READ_ORDERS,)) == (decoded(good), found[0])
 
 
 def decoded(text: str) -> list[bytes]:

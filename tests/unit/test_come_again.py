@@ -1,4 +1,4 @@
-"""The doors say "come again" (`Retry-After`) of the errors that `retriable` names, and no others."""
+"""The doors say "come again" (`Retry-After`) of errors that `retriable` names, and of no others."""
 
 from __future__ import annotations
 

@@ -283,6 +283,12 @@ def invalid(message: str) -> SqsError:
     return SqsError("InvalidParameterValue", message)
 
 
+def wrong(parameter: str, why: str, value: object = None) -> SqsError:
+    """The error for a parameter's value, with the reason, in the words of AWS."""
+    shown = "" if value is None else f" {value}"
+    return invalid(f"Value{shown} for parameter {parameter} is invalid. Reason: {why}")
+
+
 def within(parameter: str, value: int, low: int, high: int) -> int:
     """Return a number if it is within its range.
 
@@ -290,10 +296,7 @@ def within(parameter: str, value: int, low: int, high: int) -> int:
         SqsError: It is not.
     """
     if not low <= value <= high:
-        raise invalid(
-            f"Value {value} for parameter {parameter} is invalid. Reason: Must be between {low} "
-            f"and {high}, if provided."
-        )
+        raise wrong(parameter, f"Must be between {low} and {high}, if provided.", value)
     return value
 
 
@@ -355,9 +358,7 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
 
 def expired() -> SqsError:
     """The error for a receipt whose delivery has ended, as AWS words it for its FIFO queues."""
-    return invalid(
-        "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
-    )
+    return wrong("ReceiptHandle", "The receipt handle has expired.")
 
 
 def _refused(error: errors.AccessError) -> SqsError:

@@ -25,6 +25,7 @@ from cassieq_spark.server.sqs.call import (
     invalid,
     translated,
     within,
+    wrong,
 )
 from cassieq_spark.server.sqs.protocol import FAILURE, MOST_IN_BATCH, Kind, Typed
 from cassieq_spark.store import portal
@@ -167,11 +168,8 @@ async def _extend(call: Call, receipt: str, seconds: int) -> None:
     if seconds and began_us is not None:
         held_s = (await call.backend.now_us() - began_us) / 1e6
         if held_s + seconds > MOST_VISIBILITY_S:
-            raise invalid(  # in AWS's words
-                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total "
-                "VisibilityTimeout for the message is beyond the limit "
-                f"[{MOST_VISIBILITY_S} seconds]"
-            )
+            why = "Total VisibilityTimeout for the message is beyond the limit"
+            raise wrong("VisibilityTimeout", f"{why} [{MOST_VISIBILITY_S} seconds]", seconds)
 
     try:
         await call.backend.on_queue(call.queue, lambda queue: queue.extend(receipt, seconds))
@@ -184,18 +182,15 @@ async def _extend(call: Call, receipt: str, seconds: int) -> None:
 def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]]:
     """A message to put, and the answer for it without its id."""
     if "MessageDeduplicationId" in given:
-        raise invalid(
-            f"Value {given['MessageDeduplicationId'][:200]!r} for parameter MessageDeduplicationId "
-            "is invalid. Reason: The request includes a parameter that is not valid for this queue "
-            "type."
+        raise wrong(
+            "MessageDeduplicationId",
+            "The request includes a parameter that is not valid for this queue type.",
+            repr(given["MessageDeduplicationId"][:200]),
         )
     group: str | None = given.get("MessageGroupId")
     if group is not None and not is_group(group):
-        raise invalid(
-            f"Value {group[:200]!r} for parameter MessageGroupId is invalid. Reason: "
-            "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in "
-            "length."
-        )
+        why = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        raise wrong("MessageGroupId", f"MessageGroupId {why}", repr(group[:200]))
     attributes: dict[str, Typed] = given.get("MessageAttributes", {})
     system: dict[str, Typed] = given.get("MessageSystemAttributes", {})
     body = bodies.body_of(given["MessageBody"])
@@ -203,16 +198,12 @@ def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]
     size = bodies.size_of(body, attributes)
     most = settings.number(queue, settings.SIZE)
     if size > most:
-        raise invalid(
-            "One or more parameters are invalid. Reason: Message must be shorter than "
-            f"{most} bytes."
-        )
+        why = f"Message must be shorter than {most} bytes."
+        raise invalid(f"One or more parameters are invalid. Reason: {why}")
     delay_s = given.get("DelaySeconds", settings.number(queue, settings.DELAY))
     if not 0 <= delay_s <= settings.MOST_DELAY_S:
-        raise invalid(
-            f"Value {delay_s} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be "
-            f">= 0 and <= {settings.MOST_DELAY_S}."
-        )
+        why = f"DelaySeconds must be >= 0 and <= {settings.MOST_DELAY_S}."
+        raise wrong("DelaySeconds", why, delay_s)
     answer = {"MD5OfMessageBody": bodies.md5_of(given["MessageBody"])}
     if attributes:
         answer["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)

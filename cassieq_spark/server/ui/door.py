@@ -36,7 +36,7 @@ _NOBODY: Final = Principal(account="", key_id="", grants=())
 """Whoever is not logged in."""
 
 
-_FILES: Final = tuple(Page("file", None, pages.file, f"GET /{name}") for name in pages.FILES)
+_FILES: Final = tuple(Page("file", None, pages.file, "GET", f"/{name}") for name in pages.FILES)
 
 
 class UiDoor(Door):
