@@ -20,19 +20,11 @@ from cassieq_spark.client import Client
 from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
+from cassieq_spark.server import guards
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.beside import Rates, RepairLog, repair_every
 from cassieq_spark.server.door import Door
-from cassieq_spark.server.guards import (
-    OWN_PATHS,
-    UI,
-    BodyLimit,
-    Guards,
-    Measured,
-    Refusal,
-    RequestMetrics,
-    door_of,
-)
+from cassieq_spark.server.guards import OWN_PATHS, UI, Refusal, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rest.door import RestDoor, docs, openapi_json
 from cassieq_spark.server.settings import GatewaySettings
@@ -71,7 +63,7 @@ class Gateway:
         self.rates = Rates()
         self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
-        self.requests = RequestMetrics(self.registry, self.backend)
+        self.requests = guards.RequestMetrics(self.registry, self.backend)
         self.failure: CassieqError | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
@@ -105,11 +97,11 @@ class Gateway:
         return Starlette(
             routes=own,
             middleware=[
-                Middleware(Measured, requests=self.requests),
+                Middleware(guards.Measured, requests=self.requests),
                 Middleware(
-                    BodyLimit,
+                    guards.BodyLimit,
                     most_bytes=self.settings.max_body_bytes,
-                    guard=Guards(self.settings, self._methods).check,
+                    guard=guards.Guards(self.settings, self._methods).check,
                     refused=refused,
                 ),
                 Middleware(self._past_routes),

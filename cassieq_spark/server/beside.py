@@ -136,29 +136,26 @@ class Rates:
 
     def end_minute(self) -> None:
         """Note what was done since the last call."""
-        at = self._ended % MINUTES
+        self._ended += 1
         for kind, counter in COUNTERS.items():
             rings, before, now = self._rings[kind], self._before[kind], counter.values
             for queue in [queue for queue, ring in rings.items() if not any(ring)]:
                 del rings[queue]
             for ring in rings.values():
-                ring[at] = 0
+                ring.pop(0)
+                ring.append(0)
             for queue, count in now.items():
                 earlier = before.get(queue, 0)
                 # One that is below began anew: a queue of this name was deleted meanwhile.
                 done = count - earlier if count >= earlier else count
                 if done:
-                    rings.setdefault(queue, array("Q", [0] * MINUTES))[at] = done
+                    rings.setdefault(queue, array("Q", [0] * MINUTES))[-1] = done
             self._before[kind] = now
-        self._ended += 1
 
     def of(self, queue: str) -> list[Rate]:
         """What was done with a queue; no minutes if none is over."""
-        known = min(self._ended, MINUTES)
-        order = [at % MINUTES for at in range(self._ended - known, self._ended)]
-        found = []
-        for kind, rings in self._rings.items():
-            ring = rings.get(queue)
-            minutes = tuple(0 if ring is None else ring[at] for at in order)
-            found.append(Rate(kind=kind, minutes=minutes))
-        return found
+        unknown, nothing = max(0, MINUTES - self._ended), array("Q", [0] * MINUTES)
+        return [
+            Rate(kind=kind, minutes=tuple(rings.get(queue, nothing)[unknown:]))
+            for kind, rings in self._rings.items()
+        ]

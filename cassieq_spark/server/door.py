@@ -267,10 +267,14 @@ def may_come_again(error: Exception) -> bool:
     return isinstance(error, Busy) or (isinstance(error, CassieqError) and error.retriable)
 
 
-def headers_of(error: Exception) -> dict[str, str]:
-    """The headers that belong to an error."""
-    headers = error.headers if isinstance(error, Refusal) else {}
-    return {**headers, "Retry-After": "1"} if may_come_again(error) else dict(headers)
+def headers_of(scope: Scope, error: Exception | None = None) -> dict[str, str]:
+    """The headers of every answer, and those that belong to an error."""
+    found = {REQUEST_ID: request_id_of(scope)}
+    if isinstance(error, Refusal):
+        found |= error.headers
+    if error is not None and may_come_again(error):
+        found["Retry-After"] = "1"
+    return found
 
 
 def request_id_of(scope: Scope) -> str:

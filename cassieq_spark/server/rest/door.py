@@ -24,30 +24,18 @@ from cassieq_spark.accounts.keys import KEY_ID
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.options import values
 from cassieq_spark.server.door import (
-    REQUEST_ID,
     Addresses,
     Door,
     InParts,
     headers_of,
     queue_of,
-    request_id_of,
     status_of_class,
 )
 from cassieq_spark.server.guards import REST, Refusal, asked_of
 from cassieq_spark.server.operations import OPERATIONS, RestOperation
 from cassieq_spark.server.rest import answers
-from cassieq_spark.server.rest.call import (
-    JSON,
-    MEDIA_TYPE,
-    RAW,
-    REFUSALS,
-    Answer,
-    Call,
-    failed_in,
-    from_json,
-    from_query,
-    noted,
-)
+from cassieq_spark.server.rest import call as rest
+from cassieq_spark.server.rest.call import JSON, RAW
 from cassieq_spark.server.ui.page import text_of
 
 
@@ -66,34 +54,37 @@ class RestDoor(Door):
             allows_unsigned=isinstance(operation.body, str),
         )
         body = await request.body()
-        call = Call(
+        call = rest.Call(
             operation=operation,
             gate=self._gate,
             request=request,
             principal=principal,
             backend=self._backend,
             queue=queue_of(request, principal, operation.right),
-            query=from_query(operation.query, request.scope["query_string"]),
+            query=rest.from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
         )
 
         async def run() -> Response:
             found = await operation.run(call)
-            answer = found if isinstance(found, Answer) else Answer(found)
-            asked_of(request.scope).failed += failed_in(answer.body)
-            return _response(answer, next(iter(operation.answers)), request_id_of(request.scope))
+            answer = found if isinstance(found, rest.Answer) else rest.Answer(found)
+            asked_of(request.scope).failed += rest.failed_in(answer.body)
+            return _response(answer, next(iter(operation.answers)), headers_of(request.scope))
 
         return await call.answered(run())
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The error as a problem."""
-        found = noted(error, scope, "rest")
-        headers = headers_of(error) | {REQUEST_ID: request_id_of(scope)}
+        found = rest.noted(error, scope, "rest")
+        headers = headers_of(scope, error)
         if found["status"] == HTTPStatus.UNAUTHORIZED:
             headers["WWW-Authenticate"] = "AWS4-HMAC-SHA256, Bearer"
         return Response(
-            json.dumps(found), status_code=found["status"], media_type=MEDIA_TYPE, headers=headers
+            json.dumps(found),
+            status_code=found["status"],
+            media_type=rest.MEDIA_TYPE,
+            headers=headers,
         )
 
 
@@ -115,7 +106,7 @@ def _read(operation: RestOperation, headers: Mapping[str, str], body: bytes) -> 
         )
     if isinstance(wanted, str):
         return body
-    return from_json(wanted, b"{}" if is_empty else body)
+    return rest.from_json(wanted, b"{}" if is_empty else body)
 
 
 def _wants_raw(operation: RestOperation, headers: Mapping[str, str]) -> bool:
@@ -138,8 +129,8 @@ def _accepted(header: str) -> set[str]:
     return found or {"*/*"}
 
 
-def _response(answer: Answer, usual: int, request_id: str) -> Response:
-    headers, status = {**answer.headers, REQUEST_ID: request_id}, answer.status or usual
+def _response(answer: rest.Answer, usual: int, headers: dict[str, str]) -> Response:
+    headers, status = {**answer.headers, **headers}, answer.status or usual
     if answer.body is None:
         return Response(status_code=status, headers=headers)
     made, media_type = answer.body, answer.media_type
@@ -259,7 +250,7 @@ def _responses(one: RestOperation) -> dict[str, Any]:
     for status in sorted({*EVERYWHERE, *one.errors}):
         found[str(status)] = {
             "description": HTTPStatus(status).phrase,
-            "content": {MEDIA_TYPE: {"schema": _ref(answers.Problem)}},
+            "content": {rest.MEDIA_TYPE: {"schema": _ref(answers.Problem)}},
         }
     return found
 
@@ -298,5 +289,5 @@ def _problems() -> list[tuple[int, str, str, str]]:
         and status_of_class(one) != HTTPStatus.INTERNAL_SERVER_ERROR
         if one.meaning
     ]
-    others = ((status, code, title, "") for status, (code, title) in REFUSALS.items())
+    others = ((status, code, title, "") for status, (code, title) in rest.REFUSALS.items())
     return sorted({*own, *others})

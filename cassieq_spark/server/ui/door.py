@@ -13,14 +13,7 @@ from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import Principal
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.beside import Rates, RepairLog
-from cassieq_spark.server.door import (
-    REQUEST_ID,
-    Addresses,
-    Door,
-    headers_of,
-    queue_of,
-    request_id_of,
-)
+from cassieq_spark.server.door import Addresses, Door, headers_of, queue_of
 from cassieq_spark.server.guards import UI, Refusal, asked_of
 from cassieq_spark.server.operations import PAGES, Page
 from cassieq_spark.server.principal import Gate
@@ -117,7 +110,7 @@ class UiDoor(Door):
         problem = noted(error, scope, "ui")
         found = Shown("problem.html", {"problem": problem}, problem["status"])
         response = self._shown(found, Cookies(Request(scope)), _NOBODY)
-        response.headers.update({**headers_of(error), REQUEST_ID: request_id_of(scope)})
+        response.headers.update(headers_of(scope, error))
         return response
 
 
