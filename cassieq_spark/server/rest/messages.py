@@ -25,7 +25,6 @@ from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server import batches
-from cassieq_spark.server.batches import acks, each, failures
 from cassieq_spark.server.door import as_json, in_turn, on_queue
 from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.rest import models
@@ -277,14 +276,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @on_queue
 async def ack(call: Call, queue: AsyncQueue) -> dict[str, Any]:
     """Ack messages: one LWT for each bucket, however many there are."""
-    receipts: list[str] = call.body.receipts
-    results = [
-        _refused(receipt, verdict)
-        if isinstance(verdict, Exception)
-        else {"receipt": receipt, "verdict": str(verdict)}
-        for receipt, verdict in zip(receipts, await acks(receipts, queue), strict=True)
-    ]
-    return {"results": results}
+    return _told(call, await batches.acks(call.body.receipts, queue))
 
 
 @on_queue
@@ -294,7 +286,7 @@ async def ack_one(call: Call, queue: AsyncQueue) -> None:
     409 if its delivery has ended.
     """
     receipt: str = call.request.path_params["receipt"]
-    (verdict,) = await acks([receipt], queue)
+    (verdict,) = await batches.acks([receipt], queue)
     if isinstance(verdict, errors.ReceiptInvalid):
         raise verdict
     if verdict is Verdict.STALE:
@@ -404,12 +396,17 @@ def _message(receipt: str) -> Message:
 async def _settled(
     call: Call, done: str, settle: Callable[[list[str]], Awaitable[None]]
 ) -> dict[str, Any]:
-    receipts: list[str] = call.body.receipts
+    found = await batches.each(call.body.receipts, lambda good: batches.failures(good, settle))
+    return _told(call, [done if one is None else one for one in found])
+
+
+def _told(call: Call, verdicts: Sequence[str | errors.CassieqError]) -> dict[str, Any]:
+    """What became of the receipts of a call: a verdict for each, or why there is none."""
     results = [
-        {"receipt": receipt, "verdict": done} if failure is None else _refused(receipt, failure)
-        for receipt, failure in zip(
-            receipts, await each(receipts, lambda good: failures(good, settle)), strict=True
-        )
+        _refused(receipt, one)
+        if isinstance(one, errors.CassieqError)
+        else {"receipt": receipt, "verdict": str(one)}
+        for receipt, one in zip(call.body.receipts, verdicts, strict=True)
     ]
     return {"results": results}
 

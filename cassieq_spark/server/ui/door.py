@@ -39,9 +39,9 @@ class UiDoor(Door):
 
     def __init__(self, backend: Backend, gate: Gate, repairs: RepairLog, rates: Rates) -> None:
         super().__init__(backend, gate)
-        self._repairs = repairs
-        self._rates = rates
-        self._counts = Counts(backend)
+        self.repairs = repairs
+        self.rates = rates
+        self.counts = Counts(backend)
 
     async def answer(self, request: Request) -> Response:
         """Show a page, or do what its form says."""
@@ -65,15 +65,13 @@ class UiDoor(Door):
                 gate=self._gate,
                 principal=principal,
                 backend=self._backend,
-                repairs=self._repairs,
-                rates=self._rates,
-                counts=self._counts,
+                door=self,
                 queue=queue,
                 given=given,
             )
         )
         if page.method == "POST":
-            self._counts.forget()
+            self.counts.forget()
         if isinstance(found, GoTo):
             return _go(found, cookies)
         return self._shown(found, cookies, principal)

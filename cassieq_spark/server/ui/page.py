@@ -14,13 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from cassieq_spark.server import door
-from cassieq_spark.server.beside import Rates, RepairLog
 from cassieq_spark.server.guards import UI
 from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui.bodies import MOST_TEXT, visible
 
 if TYPE_CHECKING:
-    from cassieq_spark.server.ui.queues import Counts
+    from cassieq_spark.server.ui.door import UiDoor
 
 
 HOME: Final = f"{UI}/"
@@ -63,12 +62,11 @@ class Visit(door.Call):
     """One request.
 
     Attributes:
+        door: It has what the pages show besides queues.
         given: An instance of the page's parameters.
     """
 
-    repairs: RepairLog
-    rates: Rates
-    counts: Counts
+    door: UiDoor
     given: Any
 
     @property

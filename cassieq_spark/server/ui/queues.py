@@ -202,11 +202,11 @@ class Sure(Form):
 async def overview(visit: Visit) -> Shown:
     """A page of queues, counted a few seconds ago at most."""
     given: Listing = visit.given
-    names = await visit.counts.names(visit.principal, given.prefix)
+    names = await visit.door.counts.names(visit.principal, given.prefix)
     left = [name for name in names if name > given.after]
     page = left[:TOGETHER]
     found = await asyncio.gather(
-        *(visit.counts.of(visit.principal.full_name(name)) for name in page)
+        *(visit.door.counts.of(visit.principal.full_name(name)) for name in page)
     )
     counted = [(name, one) for name, one in zip(page, found, strict=True) if one is not None]
     now_s = asyncio.get_running_loop().time()
@@ -267,7 +267,7 @@ async def show(visit: Visit) -> Shown:
         leases_left_out=max(0, len(leases) - LEASES),
         now_us=looked.now_us,
         may_read=visit.principal.may(Right.READ, visit.queue),
-        rates=visit.rates.of(visit.queue),
+        rates=visit.door.rates.of(visit.queue),
         purged=visit.given.purged,
         may_purge=visit.principal.may(Right.PURGE, visit.queue),
         may_delete=visit.principal.may(Right.DELETE, visit.queue),
@@ -300,7 +300,7 @@ async def _letters(visit: Visit, target: str | None) -> int | None:
     """
     if target is None or not visit.principal.may(Right.INFO, target):
         return None
-    found = await visit.counts.of(target)
+    found = await visit.door.counts.of(target)
     return found.stats.total if found is not None and found.stats is not None else None
 
 
@@ -362,8 +362,8 @@ async def repairs(visit: Visit) -> Shown:
     """The last turns of this gateway."""
     return visit.shown(
         "repair.html",
-        turns=[_turn(visit, one) for one in visit.repairs],
-        pause_s=visit.repairs.pause_s,
+        turns=[_turn(visit, one) for one in visit.door.repairs],
+        pause_s=visit.door.repairs.pause_s,
     )
 
 
