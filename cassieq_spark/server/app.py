@@ -28,7 +28,7 @@ from cassieq_spark.server.guards import OWN_PATHS, UI, Refusal, door_of
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rest.door import RestDoor, docs, openapi_json
 from cassieq_spark.server.settings import GatewaySettings
-from cassieq_spark.server.sqs.door import SqsDoor
+from cassieq_spark.server.sqs.door import QUEUE_PATH, SqsDoor
 from cassieq_spark.server.ui.door import UiDoor, to_home
 
 READY_S = 5.0
@@ -95,7 +95,7 @@ class Gateway:
             # only, which is for operators (`--metrics-port`).
             own.append(Route("/metrics", self._metrics))
         return Starlette(
-            routes=own,
+            routes=[*own, Route("/", self._doors["sqs"]), Route(QUEUE_PATH, self._doors["sqs"])],
             middleware=[
                 Middleware(guards.Measured, requests=self.requests),
                 Middleware(
@@ -124,7 +124,7 @@ class Gateway:
             found = app
             if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, UI):
                 name = door_of(scope["path"])
-                if name != "sqs" or self._doors[name].methods(scope["path"]):
+                if name != "sqs" or scope["path"] == "/":
                     found = self._doors[name]
             await found(scope, receive, send)
 

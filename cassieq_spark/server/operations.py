@@ -6,7 +6,7 @@ Routes, checks of rights, labels of metrics and the OpenAPI document are made of
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -44,8 +44,7 @@ class Operation:
     name: str
     right: Right | None
     run: Run
-    _: KW_ONLY
-    leases: bool = False
+    leases: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,6 @@ class RestOperation(AtAddress):
 
     right: Right
     answers: dict[int, type[BaseModel] | None]
-    _: KW_ONLY
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | str | None = None
     errors: tuple[int, ...] = (404,)
@@ -105,7 +103,6 @@ class Page(AtAddress):
     """
 
     parameters: type[BaseModel] = Nothing
-    _: KW_ONLY
     is_open: bool = False
 
 

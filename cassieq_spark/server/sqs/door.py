@@ -33,7 +33,8 @@ REFUSALS: Final = {
 }
 """The error for each status of a guard's refusal."""
 
-_QUEUE_PATH: Final = compile_path("/{account:str}/{queue:str}")[0]
+QUEUE_PATH: Final = "/{account:str}/{queue:str}"
+_QUEUE_PATH: Final = compile_path(QUEUE_PATH)[0]
 _PROTOCOL: Final = "cassieq.protocol"
 
 
