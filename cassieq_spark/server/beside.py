@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,13 +35,14 @@ class RepairPass:
     """What became of one turn.
 
     Attributes:
+        ended_us: By the time of the cluster; 0 if no node answered.
         report: None if another process leads, or the pass failed.
         problem: The code of the error that ended it; empty if there was none.
     """
 
     ended_us: int
-    report: RepairReport | None = None
-    problem: str = ""
+    report: RepairReport | None
+    problem: str
 
 
 class RepairLog(deque[RepairPass]):
@@ -62,27 +64,20 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
     while True:
         # Gateways that were started together shall not all ask for the lead at once.
         await asyncio.sleep(system.jitter(pause_s, 0))
+        report, problem, ended_us = None, "", 0
         try:
             report = await backend.run(backend.client.repair_as_leader)
         except (CassieqError, Busy) as error:
             event(_logger, "repair_failed", error=str(error))
             problem = error.code if isinstance(error, CassieqError) else "busy"
-            log.appendleft(RepairPass(ended_us=await _now_us(backend), problem=problem))
-            continue
-        log.appendleft(RepairPass(ended_us=await _now_us(backend), report=report))
+        with suppress(CassieqError, Busy):
+            ended_us = await backend.now_us()
+        log.appendleft(RepairPass(ended_us=ended_us, report=report, problem=problem))
         if report is not None:
             outcome.note(report, SystemClock().now_us())
         for queue in () if report is None else report.queues:
-            for problem in queue.problems:
-                event(_logger, "repair_failed", queue=queue.queue, error=problem)
-
-
-async def _now_us(backend: Backend) -> int:
-    """The time of the cluster; 0 if no node answers."""
-    try:
-        return await backend.now_us()
-    except (CassieqError, Busy):
-        return 0
+            for text in queue.problems:
+                event(_logger, "repair_failed", queue=queue.queue, error=text)
 
 
 MINUTE_S: Final = 60.0

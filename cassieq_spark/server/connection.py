@@ -76,10 +76,6 @@ class State(Enum):
     CLOSING = auto()
 
 
-class _TooEarly(Exception):
-    """A request begins before the one before it is answered."""
-
-
 class Connection(HttpToolsProtocol):
     """One connection of uvicorn, with our limits. `GatewayServer` makes it."""
 
@@ -210,11 +206,11 @@ class Connection(HttpToolsProtocol):
         """Begin a request: from now on it must arrive within its time.
 
         Raises:
-            _TooEarly: The one before it is not answered.
+            ValueError: The one before it is not answered.
         """
         if self._state in (State.WORKING, State.DELIVERING):
             self._is_cut = True
-            raise _TooEarly  # the parser stops, and `send_400_response` is called
+            raise ValueError  # the parser stops, and `send_400_response` is called
         super().on_message_begin()
         self._said = self._unsaid = 0
         self._dropped = 0

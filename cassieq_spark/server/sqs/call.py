@@ -338,7 +338,8 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
                 "ReceiptHandleIsInvalid", f"The input receipt handle is invalid: {error.message}."
             )
         case errors.ReceiptExpired():
-            return expired()
+            # As AWS words it for its FIFO queues.
+            return wrong("ReceiptHandle", "The receipt handle has expired.")
         case errors.BodyInvalid():
             return SqsError("InvalidMessageContents", error.message)
         case errors.OptionInvalid() | errors.UsageError():
@@ -354,11 +355,6 @@ def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
             )
         case _:
             return None
-
-
-def expired() -> SqsError:
-    """The error for a receipt whose delivery has ended, as AWS words it for its FIFO queues."""
-    return wrong("ReceiptHandle", "The receipt handle has expired.")
 
 
 def _refused(error: errors.AccessError) -> SqsError:

@@ -17,16 +17,7 @@ from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
-from cassieq_spark.server.sqs.call import (
-    Call,
-    SqsError,
-    empty_batch,
-    expired,
-    invalid,
-    translated,
-    within,
-    wrong,
-)
+from cassieq_spark.server.sqs.call import Call, SqsError, empty_batch, translated, within, wrong
 from cassieq_spark.server.sqs.protocol import FAILURE, MOST_IN_BATCH, Kind, Typed
 from cassieq_spark.store import portal
 
@@ -127,7 +118,7 @@ def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | SqsError:
     if isinstance(verdict, ReceiptInvalid):
         return _as_sqs(verdict)
     if verdict is Verdict.STALE:
-        return expired()
+        return _as_sqs(ReceiptExpired("the delivery has ended"))
     if verdict is Verdict.UNKNOWN:
         return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
     return {}
@@ -199,7 +190,9 @@ def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]
     most = settings.number(queue, settings.SIZE)
     if size > most:
         why = f"Message must be shorter than {most} bytes."
-        raise invalid(f"One or more parameters are invalid. Reason: {why}")
+        raise SqsError(
+            "InvalidParameterValue", f"One or more parameters are invalid. Reason: {why}"
+        )
     delay_s = given.get("DelaySeconds", settings.number(queue, settings.DELAY))
     if not 0 <= delay_s <= settings.MOST_DELAY_S:
         why = f"DelaySeconds must be >= 0 and <= {settings.MOST_DELAY_S}."
