@@ -43,6 +43,8 @@ def new_secret() -> Secret:
     return Secret("".join(secrets.choice(_SECRET_SIGNS) for _ in range(40)))
 
 
+# --- the master key -------------------------------------------------------------------------------
+
 KEY_BYTES: Final = 32
 _FORMAT: Final = b"\x01"
 _PRINT_BYTES: Final = 8

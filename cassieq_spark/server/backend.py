@@ -34,6 +34,8 @@ from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
 
+# --- turns ----------------------------------------------------------------------------------------
+
 MOST_WAITING: Final = 2_048
 """How many calls of an account may wait. Beyond that, an answer would come too late to be used, so
 the caller is told to come again."""
@@ -166,6 +168,8 @@ def _seen(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+# --- the client -----------------------------------------------------------------------------------
+
 AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""
 
@@ -177,7 +181,7 @@ TIME_EVERY_S: Final = 60.0
 
 READS: Final = 32
 """How many calls at once read messages that they do not lease: all of these are in memory before
-`Answers` counts them."""
+`Call.made` counts them."""
 
 HANDLES: Final = 10_000
 """The most open queue handles. What was used least recently is forgotten first, and opened again

@@ -80,6 +80,8 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
                 event(_logger, "repair_failed", queue=queue.queue, error=text)
 
 
+# --- the last hour --------------------------------------------------------------------------------
+
 MINUTE_S: Final = 60.0
 MINUTES: Final = 60
 

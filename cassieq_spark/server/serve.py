@@ -43,6 +43,8 @@ Make = Callable[["Arrival"], Coroutine[Any, Any, None]]
 """Makes a connection of one that has arrived."""
 
 
+# --- who gets in ----------------------------------------------------------------------------------
+
 BACKLOG: Final = 2_048
 """How many connections the system keeps that were not accepted yet."""
 
@@ -243,6 +245,8 @@ def reserve_files(connections: int) -> None:
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
+
+# --- the server -----------------------------------------------------------------------------------
 
 YOUNG: Final = 10_000
 """How many objects are made between two collections of the young ones. A look makes a thousand, and

@@ -77,6 +77,8 @@ class Call(door.Call):
         return queue
 
 
+# --- problems -------------------------------------------------------------------------------------
+
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "/docs#"
 """The address of a problem's description: its code is added."""
@@ -170,6 +172,8 @@ def _problem(status: int, code: str, title: str, detail: str) -> dict[str, Any]:
 
 
 M = TypeVar("M", bound=BaseModel)
+
+# --- reading --------------------------------------------------------------------------------------
 
 MOST_PARAMETERS: Final = 200
 SIGNED: Final = "x-amz-"

@@ -270,6 +270,8 @@ def _where(call: Call, given: list[str]) -> list[str]:
     ]
 
 
+# --- by receipt -----------------------------------------------------------------------------------
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

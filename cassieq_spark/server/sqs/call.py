@@ -187,6 +187,8 @@ def name_of_arn(arn: str, number: str) -> str | None:
     return parts[-1] if parts[4] == number else None
 
 
+# --- errors ---------------------------------------------------------------------------------------
+
 NO_TEXT: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """A character that SQS allows in no text: XML 1.0, the form of older answers, has none of them, so
 no client can read an answer with one, wherever a producer wrote it."""

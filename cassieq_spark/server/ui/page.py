@@ -85,6 +85,8 @@ class Visit(door.Call):
         return f"{path}/{what}" if what else path
 
 
+# --- HTML -----------------------------------------------------------------------------------------
+
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
