@@ -9,29 +9,25 @@ A key counts if its account lists it and its row is there, of this very account.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark import errors
-from cassieq_spark.accounts.keys import new_key_id, new_secret
+from cassieq_spark.accounts.keys import MasterKey, new_key_id, new_secret
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.rights import EVERYTHING, Grant
 from cassieq_spark.options import account_name
+from cassieq_spark.options.values import Secret
 from cassieq_spark.queue import admin as queue_admin
 from cassieq_spark.queue.find import every_row
 from cassieq_spark.queue.lane import attempts
 from cassieq_spark.queue.message import show_time, time_of
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.accounts import AccountRow, AccountStatus, KeyRow
 from cassieq_spark.store.tables.queues import QueueRow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.options.values import Secret
-    from cassieq_spark.store.store import Store
 
 MOST_KEYS: Final = 16
 """More than AWS's two: a key has rights, so programs of one account have keys of their own."""

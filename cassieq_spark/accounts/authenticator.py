@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final
 
 from cassieq_spark.accounts import tokens
-from cassieq_spark.accounts.keys import KEY_ID, new_secret
+from cassieq_spark.accounts.keys import KEY_ID, MasterKey, new_secret
+from cassieq_spark.accounts.signature import Claim
 from cassieq_spark.accounts.tokens import Token
+from cassieq_spark.clock import Clock
 from cassieq_spark.errors import AuthenticationFailed, CassieqError, MasterKeyInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Grant, Principal
 from cassieq_spark.options.values import Secret
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.accounts import AccountStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.accounts.signature import Claim
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.store.store import Store
-
-T = TypeVar("T")
 
 USE_EVERY_S: Final = 60.0
 
@@ -42,65 +35,6 @@ class LiveKey:
     account: str
     secret: Secret
     grants: tuple[Grant, ...]
-
-
-class KeyCache(Generic[T]):
-    """What was found under each id, for `KEPT_S`; also that nothing was.
-
-    The engine's event loop fills it, and that of the gateway looks into it.
-
-    Ids that nobody knows have a place of their own: whoever makes up ids pushes out none of the
-    known ones.
-    """
-
-    def __init__(
-        self, find: Callable[[str], Awaitable[T | None]], clock: Clock, *, most: int = MOST
-    ) -> None:
-        self._find = find
-        self._clock = clock
-        self._most = most
-        self._known: OrderedDict[str, tuple[float, T]] = OrderedDict()
-        self._unknown: OrderedDict[str, float] = OrderedDict()
-
-    async def get(self, key_id: str) -> T | None:
-        """What is stored under an id, as it was at most ten seconds ago.
-
-        Raises:
-            StoreError: It is not remembered, and cannot be read.
-        """
-        # From before the read: a change that the read misses is seen ten seconds later, not twenty.
-        now_s = self._clock.monotonic()
-        is_remembered, found = self.remembered(key_id)
-        if is_remembered:
-            return found
-        found = await self._find(key_id)
-        self._known.pop(key_id, None)
-        self._unknown.pop(key_id, None)
-        if found is None:
-            self._unknown[key_id] = now_s + KEPT_S
-        else:
-            self._known[key_id] = (now_s + KEPT_S, found)
-        for each in (self._known, self._unknown):
-            if len(each) > self._most:
-                each.popitem(last=False)
-        return found
-
-    def remembered(self, key_id: str) -> tuple[bool, T | None]:
-        """Whether an id is remembered, and what is stored under it; it reads no table."""
-        now_s = self._clock.monotonic()
-        known = self._known.get(key_id)
-        if known is not None and now_s < known[0]:
-            return True, known[1]
-        return now_s < self._unknown.get(key_id, 0.0), None
-
-    def last(self, key_id: str) -> T | None:
-        """What was stored under an id when it was last read, however long ago."""
-        known = self._known.get(key_id)
-        return None if known is None else known[1]
-
-    def __len__(self) -> int:
-        """How many ids are remembered, known or not."""
-        return len(self._known) + len(self._unknown)
 
 
 class Authenticator:
@@ -123,26 +57,51 @@ class Authenticator:
         self._store = store
         self._master_key = master_key
         self._clock = store.clock if clock is None else clock
-        self._keys: KeyCache[LiveKey] = KeyCache(self._find, self._clock)
+        # What was found under each id, also that nothing was, and until when that is good. Ids that
+        # nobody knows have a place of their own: whoever makes up ids pushes out no known one.
+        self._known: OrderedDict[str, tuple[float, LiveKey]] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
         self._nobodys = new_secret()
         self._used_s: OrderedDict[str, float] = OrderedDict()
 
     async def key(self, key_id: str) -> LiveKey | None:
-        """The key of that id, if it is accepted now.
+        """The key of that id, if it is accepted now, or was at most ten seconds ago.
 
         Raises:
-            StoreError: The key could not be read.
+            StoreError: It is not remembered, and cannot be read.
         """
-        return await self._keys.get(key_id) if KEY_ID.fullmatch(key_id) else None
+        # From before the read: a change that the read misses is seen ten seconds later, not twenty.
+        until_s = self._clock.monotonic() + KEPT_S
+        is_remembered, found = self.remembered(key_id)
+        if is_remembered:
+            return found
+        found = await self._find(key_id)
+        self._known.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if found is None:
+            self._unknown[key_id] = until_s
+        else:
+            self._known[key_id] = (until_s, found)
+        for each in (self._known, self._unknown):
+            if len(each) > MOST:
+                each.popitem(last=False)
+        return found
 
     def remembered(self, key_id: str) -> tuple[bool, LiveKey | None]:
-        """Whether `key` would answer without waiting, and its answer then."""
-        return self._keys.remembered(key_id) if KEY_ID.fullmatch(key_id) else (True, None)
+        """Whether `key` would answer without waiting, and its answer then; it reads no table.
+
+        The engine's event loop remembers, and that of the gateway asks.
+        """
+        now_s = self._clock.monotonic()
+        known = self._known.get(key_id)
+        if known is not None and now_s < known[0]:
+            return True, known[1]
+        return now_s < self._unknown.get(key_id, 0.0) or not KEY_ID.fullmatch(key_id), None
 
     def account_of(self, key_id: str) -> str | None:
         """The account of a key that was accepted when it was last read, however long ago."""
-        known = self._keys.last(key_id)
-        return None if known is None else known.account
+        known = self._known.get(key_id)
+        return None if known is None else known[1].account
 
     def proves(self, claim: Claim | Token, key: LiveKey | None, *, now_us: int) -> Principal:
         """Whoever has made this claim, if the key proves it. It waits for nothing.
@@ -155,15 +114,15 @@ class Authenticator:
         """
         secret = self._nobodys if key is None else key.secret
         if isinstance(claim, Token):
-            verified = claim.verify(secret, now_us=now_us)
+            limits, expires_us = claim.verify(secret, now_us=now_us)
             if key is None:
                 raise tokens.refused()
             return Principal(
                 account=key.account,
                 key_id=claim.key_id,
                 grants=key.grants,
-                limits=verified.grants,
-                expires_us=verified.expires_us,
+                limits=limits,
+                expires_us=expires_us,
             )
         is_proved = claim.is_proved_by(secret)
         if key is None:

@@ -10,17 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from cassieq_spark.errors import AuthenticationFailed, RequestTimeSkewed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.options.values import Secret
+from cassieq_spark.options.values import Secret
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _UNRESERVED: Final = "-_.~"
@@ -46,7 +43,6 @@ _CREDENTIAL: Final = re.compile(
     r"(?P<service>[a-z0-9-]{1,64})/aws4_request)"
 )
 _TIME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
-_SIGNATURE: Final = re.compile(r"[0-9a-f]{64}")
 _EXPIRES: Final = re.compile(r"[0-9]{1,7}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
@@ -212,27 +208,17 @@ def claim_of(request: SignedRequest, *, now_us: int, allows_unsigned: bool = Tru
     if authorizations and "X-Amz-Signature" in query:
         _malformed("it has both an Authorization header and X-Amz-Signature in its query")
     if "X-Amz-Signature" in query or "X-Amz-Algorithm" in query:
-        return _claim(request, _of_query(query, now_us))
+        return _of_query(request, query, now_us)
     if not authorizations:
         raise AuthenticationFailed(
             "the request is not signed. Sign it with a key of an account (AWS Signature "
             "Version 4), or use a token",
             reason="missing",
         )
-    return _claim(request, _of_header(request, authorizations, now_us))
+    return _of_header(request, authorizations, now_us)
 
 
-class _Given(NamedTuple):
-    """What a request says about its signature; payload: what its query names for the body."""
-
-    credential: str
-    names: str
-    when: str
-    payload: str | None
-    signature: str
-
-
-def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -> _Given:
+def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -> Claim:
     if len(authorizations) != 1 or len(authorizations[0]) > _LONGEST_AUTHORIZATION:
         _malformed("it has several Authorization headers, or a very long one")
     parts = _AUTHORIZATION.fullmatch(authorizations[0].strip())
@@ -247,10 +233,11 @@ def _of_header(request: SignedRequest, authorizations: list[str], now_us: int) -
             f"the request was signed at {when}, but it is {_show(now_us)} now, and at most "
             f"{SKEW_S} s may lie between. Set the clock of the machine that signs"
         )
-    return _Given(parts["credential"], parts["headers"], when, None, parts["signature"])
+    given = parts["credential"], parts["headers"], when, parts["signature"]
+    return _claim(request, *given, payload=_payload(request, None))
 
 
-def _of_query(query: dict[str, str], now_us: int) -> _Given:
+def _of_query(request: SignedRequest, query: dict[str, str], now_us: int) -> Claim:
     needed = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
     if missing := [name for name in needed if f"X-Amz-{name}" not in query]:
         _malformed(f"its query lacks X-Amz-{missing[0]}")
@@ -271,20 +258,29 @@ def _of_query(query: dict[str, str], now_us: int) -> _Given:
             "another one",
             reason="expired",
         )
-    return _Given(credential, names, when, query.get("X-Amz-Content-Sha256"), signed)
+    payload = _payload(request, query.get("X-Amz-Content-Sha256"))
+    return _claim(request, credential, names, when, signed, payload=payload)
 
 
-def _claim(request: SignedRequest, given: _Given) -> Claim:
-    parts = _CREDENTIAL.fullmatch(given.credential)
+def _claim(
+    request: SignedRequest, credential: str, signed: str, when: str, found: str, *, payload: str
+) -> Claim:
+    """The claim of what a request says about its signature.
+
+    Args:
+        signed: The names of the signed headers.
+        found: The signature.
+    """
+    parts = _CREDENTIAL.fullmatch(credential)
     if parts is None:
         _malformed("its credential is not 'key id/date/region/service/aws4_request'")
     if parts["service"] not in SERVICES:
         _malformed("it is signed for another service. Sign it for 'sqs' or 'cassieq'")
-    if parts["day"] != given.when[:8]:
+    if parts["day"] != when[:8]:
         _malformed("the date of its credential is not the date of X-Amz-Date")
-    if not _SIGNATURE.fullmatch(given.signature):
+    if not _HASH.fullmatch(found):
         _malformed("its signature is not 64 digits in lower-case hex")
-    names = _signed_names(request, given.names)
+    names = _signed_names(request, signed)
     headers = canonical_headers(request, names)
     path = canonical_path(request.raw_path)
     documented, as_sent = (
@@ -294,10 +290,10 @@ def _claim(request: SignedRequest, given: _Given) -> Claim:
     claim = Claim(
         key_id=parts["key_id"],
         scope=parts["scope"],
-        when=given.when,
+        when=when,
         requests=(documented, as_sent),
-        payload=_payload(request, given.payload),
-        signature=given.signature,
+        payload=payload,
+        signature=found,
     )
     return claim if request.body_sha256 is None else claim.over(request.body_sha256)
 

@@ -7,17 +7,14 @@ learn anything that helps to sign a request.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jwt
 
-from cassieq_spark.accounts.keys import KEY_ID
-from cassieq_spark.accounts.master_key import derive
+from cassieq_spark.accounts.keys import KEY_ID, derive
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, grants_of
-
-if TYPE_CHECKING:
-    from cassieq_spark.options.values import Secret
+from cassieq_spark.options.values import Secret
 
 ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "cassieq"
@@ -34,22 +31,14 @@ _OPTIONS: Final[Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """What a token allows, and until when."""
-
-    grants: tuple[Grant, ...]
-    expires_us: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """What a token says; nothing of it is proved before `verify`."""
 
     text: str
     key_id: str
 
-    def verify(self, secret: Secret, *, now_us: int) -> Verified:
-        """Return what it is limited to.
+    def verify(self, secret: Secret, *, now_us: int) -> tuple[tuple[Grant, ...], int]:
+        """Return what it is limited to, and when it expires.
 
         Raises:
             AuthenticationFailed: The secret did not sign it, or it is not valid now.
@@ -72,7 +61,7 @@ class Token:
             raise AuthenticationFailed(
                 "the token has expired. Sign another one: cassieq account sign", reason="expired"
             )
-        return Verified(grants=grants, expires_us=ends * 1_000_000)
+        return grants, ends * 1_000_000
 
 
 def read(text: str) -> Token:

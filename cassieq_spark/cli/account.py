@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from cassieq_spark.accounts.admin import AccountAdmin, NewKey
-    from cassieq_spark.accounts.master_key import MasterKey
+    from cassieq_spark.accounts.keys import MasterKey
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def master_key(*, out: Path, as_json: Json = False) -> None:
         cassieq account master-key --out master.key
     """
     with extra("accounts", "accounts need"):
-        from cassieq_spark.accounts.master_key import write_new  # noqa: PLC0415 - an extra
+        from cassieq_spark.accounts.keys import write_new  # noqa: PLC0415 - an extra
     write_new(out)
     print_result({"master_key_file": str(out)}, as_json=as_json)
 
@@ -298,7 +298,7 @@ def load_master_key(path: Path | None) -> MasterKey:
         MasterKeyInvalid: The file cannot be used.
     """
     with extra("accounts", "accounts need"):
-        from cassieq_spark.accounts.master_key import MasterKey  # noqa: PLC0415 - an extra
+        from cassieq_spark.accounts.keys import MasterKey  # noqa: PLC0415 - an extra
     if path is None:
         raise UsageError(
             "no master key: secrets of keys are stored encrypted under one. Give "

@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 
 from cassieq_spark.errors import OptionInvalid
 
+IPV6_HOST: Final = 64
+"""One machine has all addresses of such a network of IPv6."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -51,3 +54,23 @@ def host_of(url: str, *, has_port: bool = True) -> str:
         return found.netloc.lower() if has_port else (found.hostname or "")
     except ValueError:
         return ""
+
+
+def network_of(address: str) -> str:
+    """The addresses that one machine has, as a name: all of a network of IPv6."""
+    found = address_of(address)
+    if found is None:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, IPV6_HOST), strict=False))
+    return str(found)
+
+
+def address_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address without its zone; of IPv4 if it is one; None: it is none."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return found if mapped is None else mapped

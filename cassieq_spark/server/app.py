@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cassieq_spark.accounts.keys import MasterKey
+from cassieq_spark.client import Client
 from cassieq_spark.errors import AuthenticationRefused, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
-from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.guards import BodyLimit, Guards
-from cassieq_spark.server.measured import OWN_PATHS, UI, Measured, RequestMetrics, door_of
+from cassieq_spark.server import guards
+from cassieq_spark.server.backend import Backend, Busy
+from cassieq_spark.server.beside import Rates, RepairLog, repair_every
+from cassieq_spark.server.door import Door
+from cassieq_spark.server.guards import OWN_PATHS, UI, Refusal, door_of
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.rates import Rates
-from cassieq_spark.server.repairing import RepairLog, repair_every
-from cassieq_spark.server.rest.door import RestDoor
-from cassieq_spark.server.rest.openapi import docs, openapi_json
+from cassieq_spark.server.rest.door import RestDoor, docs, openapi_json
+from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.sqs.door import QUEUE_PATH, SqsDoor
-from cassieq_spark.server.turns import Busy
 from cassieq_spark.server.ui.door import UiDoor, to_home
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-
-    from starlette.requests import Request
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.client import Client
-    from cassieq_spark.server.door import Door
-    from cassieq_spark.server.guards import Refusal
-    from cassieq_spark.server.settings import GatewaySettings
 
 READY_S = 5.0
 """How long `/readyz` waits for Cassandra."""
@@ -72,7 +63,7 @@ class Gateway:
         self.rates = Rates()
         self.scanner = Scanner(settings.scans_every_s, on_gone=self.backend.forget)
         self.registry = registry_of(self.scanner)
-        self.requests = RequestMetrics(self.registry, self.backend)
+        self.requests = guards.RequestMetrics(self.registry, self.backend)
         self.failure: CassieqError | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
@@ -106,14 +97,14 @@ class Gateway:
         return Starlette(
             routes=[*own, Route("/", self._doors["sqs"]), Route(QUEUE_PATH, self._doors["sqs"])],
             middleware=[
-                Middleware(Measured, requests=self.requests),
+                Middleware(guards.Measured, requests=self.requests),
                 Middleware(
-                    BodyLimit,
+                    guards.BodyLimit,
                     most_bytes=self.settings.max_body_bytes,
-                    guard=Guards(self.settings, self._methods).check,
+                    guard=guards.Guards(self.settings, self._methods).check,
                     refused=refused,
                 ),
-                Middleware(_Doors, doors=self._doors),
+                Middleware(self._past_routes),
             ],
             lifespan=self._running,
         )
@@ -125,6 +116,19 @@ class Gateway:
         if path in OWN_PATHS or path == UI:
             return ("GET",)
         return self._doors[door_of(path)].methods(path)
+
+    def _past_routes(self, app: ASGIApp) -> ASGIApp:
+        """ASGI middleware: most requests go to their door past all routes, which takes longer."""
+
+        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+            found = app
+            if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, UI):
+                name = door_of(scope["path"])
+                if name != "sqs" or scope["path"] == "/":
+                    found = self._doors[name]
+            await found(scope, receive, send)
+
+        return pass_on
 
     @asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:
@@ -180,19 +184,3 @@ class Gateway:
                 f"not ready: {code}\n", status_code=503, headers={"Retry-After": "1"}
             )
         return PlainTextResponse("ready\n")
-
-
-class _Doors:
-    """ASGI middleware: most requests go to their door past all routes, which takes longer."""
-
-    def __init__(self, app: ASGIApp, *, doors: Mapping[str, Door]) -> None:
-        self._app = app
-        self._doors = doors
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in (*OWN_PATHS, UI):
-            door = door_of(scope["path"])
-            if door != "sqs" or scope["path"] == "/":
-                await self._doors[door](scope, receive, send)
-                return
-        await self._app(scope, receive, send)

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, ReceiptExpired, ReceiptInvalid, StoreError
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import NEVER, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from datetime import datetime
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.backend import Backend
 
 T = TypeVar("T")
 

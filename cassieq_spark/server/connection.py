@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -36,12 +38,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
 from cassieq_spark.server.guards import HOLDING, UNKNOWN, coming
+from cassieq_spark.server.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.server.entrance import Arrival, Entrance
-    from cassieq_spark.server.settings import GatewaySettings
+    from cassieq_spark.server.serve import Arrival, Entrance
 
 DRAIN_S: Final = 2.0
 """How long a client may take to see that it was refused. What it still sends is dropped meanwhile,
@@ -59,48 +59,10 @@ _HEADERS_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = b"\r\n"
 
 _OFFER: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
-_STATUS: Final = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-
 
 HEADER_BYTES: Final = 32
 """What each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else very many
 tiny ones would fit, and each takes time in which nobody else is served."""
-
-
-class HeaderBytes:
-    """The bytes of a request's headers, and of the lines between and after its chunks.
-
-    The parser keeps the parts of a line that has no end, and says nothing of them. They have the
-    same limit, but are not counted once more when the line is whole.
-
-    Attributes:
-        unsaid: What the parser got since it last said something.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.begin()
-
-    def begin(self) -> None:
-        """Count anew."""
-        self._said = 0
-        self.unsaid = 0
-
-    def fits(self, size: int) -> bool:
-        """Count what the parser says; return whether all of it is within the limit."""
-        self._said += size
-        self.unsaid = 0
-        return self._said <= self._most
-
-    def has_endless(self, size: int) -> bool:
-        """Whether the parser keeps a line that is too long, and now got so many bytes more."""
-        self.unsaid += size
-        return self.unsaid > self._most + size
 
 
 class State(Enum):
@@ -114,25 +76,17 @@ class State(Enum):
     CLOSING = auto()
 
 
-class _TooEarly(Exception):
-    """A request begins before the one before it is answered."""
-
-
 class Connection(HttpToolsProtocol):
-    """One connection of uvicorn, with our limits."""
+    """One connection of uvicorn, with our limits. `GatewayServer` makes it."""
 
-    settings: ClassVar[GatewaySettings]
-    entrance: ClassVar[Entrance]
+    settings: GatewaySettings
+    entrance: Entrance
     arrival: Arrival
     _state = State.IDLE
     _timer: asyncio.TimerHandle | None = None
-    _wire: Wire
-    _flow: Flow
-    _who: str | None
-    _own: Holding
-    _body: Holding
     _early = b""
-    _heads: HeaderBytes
+    _said = 0
+    _unsaid = 0
     _is_in_headers = True
     _is_whole = True
     _is_cut = False
@@ -149,7 +103,6 @@ class Connection(HttpToolsProtocol):
         self._wire = Wire(transport, self._close)
         self._who = self.arrival.who
         self._own = Holding(self.entrance.memory, self._who)
-        self._heads = HeaderBytes(self.settings.max_header_bytes)
         super().connection_made(self._wire)
         self.flow = self._flow = Flow(self._wire)
         self._enter(State.READING)
@@ -207,7 +160,10 @@ class Connection(HttpToolsProtocol):
             size = self._size_of_request(data, is_head=is_head)
             self._is_cut = False
             super().data_received(unoffered(data[:size]) if is_head else data[:size])
-            if self._heads.has_endless(size) and not self._wire.is_closing():
+            # The parser keeps the parts of a line that has no end, and says nothing of them. They
+            # have the limit of headers, but are not counted once more when the line is whole.
+            self._unsaid += size
+            if self._unsaid > self.settings.max_header_bytes + size and not self._wire.is_closing():
                 self._refuse(431)
             data = b"" if self._is_cut else data[size:]
 
@@ -250,13 +206,13 @@ class Connection(HttpToolsProtocol):
         """Begin a request: from now on it must arrive within its time.
 
         Raises:
-            _TooEarly: The one before it is not answered.
+            ValueError: The one before it is not answered.
         """
         if self._state in (State.WORKING, State.DELIVERING):
             self._is_cut = True
-            raise _TooEarly  # the parser stops, and `send_400_response` is called
+            raise ValueError  # the parser stops, and `send_400_response` is called
         super().on_message_begin()
-        self._heads.begin()
+        self._said = self._unsaid = 0
         self._dropped = 0
         self._is_in_headers = True
         self._is_whole = False
@@ -285,12 +241,12 @@ class Connection(HttpToolsProtocol):
         self._body = self.scope[HOLDING] = Holding(self.entrance.memory, self._who)  # type: ignore[typeddict-unknown-key]  # a key of our own
         super().on_headers_complete()
         self._is_in_headers = False  # before that there is nobody who could answer
-        self._heads.begin()
+        self._said = self._unsaid = 0
 
     def on_body(self, body: bytes) -> None:
         """Count the body's bytes, which are dropped once there is an answer."""
         self._left = max(0, self._left - len(body))
-        self._heads.unsaid = 0
+        self._unsaid = 0
         if not self._is_answered:
             self._body.set(self._body.size + len(body))
         super().on_body(body)
@@ -313,7 +269,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._status)
 
     def _count(self, size: int) -> None:
-        if not self._heads.fits(size):
+        """Count bytes of headers, and of the lines between and after chunks."""
+        self._said += size
+        self._unsaid = 0
+        if self._said > self.settings.max_header_bytes:
             self._status = 431
             raise ValueError  # the parser stops, and `send_400_response` is called
 
@@ -435,28 +394,14 @@ class Connection(HttpToolsProtocol):
         if not self._is_in_headers and self.cycle.response_started:
             self._wire.abort()  # the answer to this request has begun: nothing may follow it
             return
-        self._wire.write(refusal(status, retry=retry))
+        again = "Retry-After: 1\r\n" if retry else ""
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{again}"
+        self._wire.write(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii"))
         self._is_whole = False
         self._wire.close()
 
 
-def connection_class(settings: GatewaySettings, entrance: Entrance) -> type[HttpToolsProtocol]:
-    """The HTTP protocol of uvicorn, with the limits of these settings."""
-    return type(
-        "ConnectionOfTheseSettings", (Connection,), {"settings": settings, "entrance": entrance}
-    )
-
-
 # --- the transport below --------------------------------------------------------------------------
-
-
-def refusal(status: int, *, retry: bool) -> bytes:
-    """The answer to what is no request that an operation gets to see."""
-    again = "Retry-After: 1\r\n" if retry else ""
-    return (
-        f"HTTP/1.1 {status} {_STATUS[status]}\r\n{again}Content-Length: 0\r\n"
-        "Connection: close\r\n\r\n"
-    ).encode("ascii")
 
 
 class Wire(asyncio.Transport):

@@ -2,42 +2,57 @@
 
 `guards` has checked by then that the address has the method. `Call` is a request whose caller is
 known; `in_turn` and `on_queue` decorate what does one.
+
+Large answers are made and sent beside the event loop, which all others wait for. What shows a
+message takes up to 10 ms for each MiB of its body: it is decoded, searched, hashed, and written as
+JSON or XML. A request of a few bytes is answered with ten messages of a MiB.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
 
+from cassieq_spark import errors
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import QueueName
+from cassieq_spark.model.rights import Principal, Right
+from cassieq_spark.model.shares import Holding
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.server.guards import Refusal
-from cassieq_spark.server.large import unless_gone
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.message import Message
+from cassieq_spark.server.backend import Backend, Busy
+from cassieq_spark.server.guards import HOLDING, Refusal, no_room
+from cassieq_spark.server.principal import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.model.rights import Principal, Right
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.backend import Backend
     from cassieq_spark.server.operations import AtAddress, Operation
-    from cassieq_spark.server.principal import Gate
 
 REQUEST_ID: Final = "Cassieq-Request-Id"
 
 _KEY: Final = "cassieq.request_id"
+
+AT_ONCE_BYTES: Final = 65_536
+"""Less than this takes the loop a millisecond, and a thread would cost as much."""
+
+MESSAGE_WEIGHT: Final = 256
+HEADER_WEIGHT: Final = 64
+"""What is the same for each message and header takes as long as so many bytes."""
+
+PART_BYTES: Final = 65_536
+"""An answer is written in parts. A part waits until its client has read what came before it."""
 
 _logger = get_logger("server")
 
@@ -83,11 +98,32 @@ class Call:
         """
         try:
             if self.operation.leases:
-                return await unless_gone(self.request, work, self.give_back)
+                return await _unless_gone(self.request, work, self.give_back)
             return await work
         except BaseException:
             self.give_back()
             raise
+
+    async def made(self, make: Callable[[], T], messages: Iterable[Message]) -> T:
+        """Return what ``make`` does of the messages.
+
+        A large answer is made in a thread, one at a time, for one account after the other. More
+        threads would make none sooner, as each holds the interpreter, and each wake-up of the loop
+        would wait for all of them. It counts as held by its request from now on.
+
+        Raises:
+            Refusal: The requests of all connections hold too much already.
+            Busy, StoreTimeout: Too many large answers wait.
+        """
+        size = sum(map(_size, messages))
+        if size <= AT_ONCE_BYTES:
+            return make()
+        holding: Holding | None = self.request.scope.get(HOLDING)
+        if holding is not None:
+            holding.set(holding.size + size)
+            if not holding.fits():
+                raise no_room()
+        return await self.backend.large.run(partial(asyncio.to_thread, make))
 
     async def lane(self) -> Lane:
         """The queue that it names, opened in the engine's event loop.
@@ -126,8 +162,43 @@ def on_queue(work: Callable[[C, AsyncQueue], Awaitable[T]]) -> Callable[[C], Awa
     return run
 
 
+async def _unless_gone(
+    request: Request, work: Awaitable[T], give_back: Callable[[], None]
+) -> T | None:
+    """Return the result; None if the client goes away first.
+
+    Args:
+        request: Its body has been read.
+        give_back: Called if the client has gone: the work may have been done nevertheless.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not gone.done():
+            return await task
+        if not task.done():
+            task.cancel()  # `Waiting.receive` gives back what comes too late
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody is there to be told
+        give_back()
+        return None
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 class Door:
     """An ASGI application that answers one request; a bug answers one request only."""
+
+    addresses: Addresses[Any]
 
     def __init__(self, backend: Backend, gate: Gate) -> None:
         self._backend = backend
@@ -150,7 +221,7 @@ class Door:
 
     def methods(self, path: str) -> Iterable[str] | None:
         """The methods of an address, GET for HEAD, too; None: there is nothing."""
-        raise NotImplementedError
+        return self.addresses.methods(path)
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """The answer that says why a request failed, or why a guard refused it."""
@@ -170,6 +241,40 @@ def queue_of(request: Request, principal: Principal, right: Right | None) -> str
     elif right is not None:
         principal.require_somewhere(right)
     return queue
+
+
+_KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
+    400: (errors.UsageError, errors.ReceiptInvalid),
+    401: (errors.AuthenticationFailed,),
+    403: (errors.AccessDenied,),
+    404: (errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted),
+    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
+    500: (errors.RowCorrupt,),
+    503: (Busy, errors.PutAmbiguous, errors.StoreError),
+}
+STATUS: Final = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
+"""The status of each class of error; a class that is not here has that of its nearest base. 503 are
+errors of the cluster, not of the request."""
+
+
+def status_of_class(kind: type[Exception]) -> int:
+    """The status of a class of errors; 500 if no request can have it."""
+    return next((STATUS[one] for one in kind.__mro__ if one in STATUS), 500)
+
+
+def may_come_again(error: Exception) -> bool:
+    """Whether the same request may succeed later without anybody doing anything."""
+    return isinstance(error, Busy) or (isinstance(error, CassieqError) and error.retriable)
+
+
+def headers_of(scope: Scope, error: Exception | None = None) -> dict[str, str]:
+    """The headers of every answer, and those that belong to an error."""
+    found = {REQUEST_ID: request_id_of(scope)}
+    if isinstance(error, Refusal):
+        found |= error.headers
+    if error is not None and may_come_again(error):
+        found["Retry-After"] = "1"
+    return found
 
 
 def request_id_of(scope: Scope) -> str:
@@ -220,3 +325,48 @@ class Addresses(Generic[A]):
                 scope["path_params"] = found.groupdict()
                 return methods["GET" if scope["method"] == "HEAD" else scope["method"]]
         raise Refusal(404, self._nothing)
+
+
+# --- large answers --------------------------------------------------------------------------------
+
+
+class InParts(Response):
+    """A response that is written in parts: the loop copies, or encrypts, a little at a time."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if len(self.body) <= PART_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        for at in range(0, len(self.body), PART_BYTES):
+            part = bytes(self.body[at : at + PART_BYTES])
+            has_more = at + PART_BYTES < len(self.body)
+            await send({"type": "http.response.body", "body": part, "more_body": has_more})
+            await asyncio.sleep(0)
+
+
+def as_json(value: Mapping[str, Any]) -> bytes:
+    """Write JSON, each entry of a list by itself: it holds up other threads for one message."""
+    fields = (json.dumps(name).encode() + b": " + _field(one) for name, one in value.items())
+    return b"{" + b", ".join(fields) + b"}"
+
+
+def in_slices(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Change a text slice by slice, for the same reason; each byte is changed by itself."""
+    found = bytearray()
+    for at in range(0, len(text), PART_BYTES):
+        found += change(text[at : at + PART_BYTES])
+    return bytes(found)
+
+
+def _field(value: Any) -> bytes:
+    if not isinstance(value, list):
+        return json.dumps(value).encode()
+    return b"[" + b", ".join(json.dumps(one).encode() for one in value) + b"]"
+
+
+def _size(message: Message) -> int:
+    headers = sum(HEADER_WEIGHT + len(name) + len(text) for name, text in message.headers.items())
+    return MESSAGE_WEIGHT + len(message.body) + headers

@@ -5,13 +5,16 @@ Routes, checks of rights, labels of metrics and the OpenAPI document are made of
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.rest import answers, keys, messages, models, queues, receipts
-from cassieq_spark.server.rest.fields import Nothing
+from cassieq_spark.server.rest import admin, answers, messages, models
+from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
 from cassieq_spark.server.sqs import queues as sqs_queues
@@ -22,12 +25,7 @@ from cassieq_spark.server.ui import queues as ui_queues
 from cassieq_spark.server.ui import session
 from cassieq_spark.server.ui.page import Form
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from pydantic import BaseModel
-
-    Run = Callable[[Any], Awaitable[Any]]
+Run = Callable[[Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class Operation:
     name: str
     right: Right | None
     run: Run
-    _: KW_ONLY
-    leases: bool = False
+    leases: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +60,11 @@ class AtAddress(Operation):
     """One thing that is asked by method and path.
 
     Attributes:
-        at: Both; the path is below the prefix of the door. ``{queue}`` and others are parameters.
+        path: Below the prefix of the door. ``{queue}`` and others are parameters.
     """
 
-    at: str
-
-    @property
-    def method(self) -> str:
-        """The method."""
-        return self.at.partition(" ")[0]
-
-    @property
-    def path(self) -> str:
-        """The path."""
-        return self.at.partition(" ")[2]
+    method: str
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +80,9 @@ class RestOperation(AtAddress):
 
     right: Right
     answers: dict[int, type[BaseModel] | None]
-    _: KW_ONLY
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | str | None = None
     errors: tuple[int, ...] = (404,)
-
-    @property
-    def doc(self) -> str:
-        """A sentence that says what it does; further ones are details."""
-        return " ".join((self.run.__doc__ or "").split())
 
     @property
     def is_body_needed(self) -> bool:
@@ -121,7 +103,6 @@ class Page(AtAddress):
     """
 
     parameters: type[BaseModel] = Nothing
-    _: KW_ONLY
     is_open: bool = False
 
 
@@ -131,59 +112,59 @@ RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
 
 # fmt: off
 OPERATIONS: Final = (
-    RestOperation("listQueues", Right.INFO, queues.list_queues, "GET /queues",
+    RestOperation("listQueues", Right.INFO, admin.list_queues, "GET", "/queues",
                   {200: answers.QueueNames}, query=models.Page, errors=()),
-    RestOperation("createQueue", Right.CREATE, queues.create, f"PUT {QUEUE}",
+    RestOperation("createQueue", Right.CREATE, admin.create_queue, "PUT", QUEUE,
                   {201: answers.Queue, 200: answers.Queue}, body=models.NewQueue,
                   errors=(404, 409)),
-    RestOperation("getQueue", Right.INFO, queues.show, f"GET {QUEUE}", {200: answers.Queue}),
-    RestOperation("alterQueue", Right.CREATE, queues.alter, f"PATCH {QUEUE}",
+    RestOperation("getQueue", Right.INFO, admin.show_queue, "GET", QUEUE, {200: answers.Queue}),
+    RestOperation("alterQueue", Right.CREATE, admin.alter_queue, "PATCH", QUEUE,
                   {200: answers.Queue}, body=models.QueueChange, errors=(404, 409)),
-    RestOperation("deleteQueue", Right.DELETE, queues.delete, f"DELETE {QUEUE}", {204: None},
+    RestOperation("deleteQueue", Right.DELETE, admin.delete_queue, "DELETE", QUEUE, {204: None},
                   query=models.Deletion, errors=(404, 409)),
-    RestOperation("getStatistics", Right.INFO, queues.statistics, f"GET {QUEUE}/statistics",
+    RestOperation("getStatistics", Right.INFO, admin.statistics, "GET", f"{QUEUE}/statistics",
                   {200: answers.Statistics}),
-    RestOperation("purgeQueue", Right.PURGE, queues.purge, f"POST {QUEUE}/purge",
+    RestOperation("purgeQueue", Right.PURGE, admin.purge_queue, "POST", f"{QUEUE}/purge",
                   {200: answers.Purged}),
 
-    RestOperation("putMessage", Right.PUT, messages.put, f"POST {MESSAGES}",
+    RestOperation("putMessage", Right.PUT, messages.put, "POST", MESSAGES,
                   {201: answers.Put, 200: answers.Put}, query=models.PutOne, body=messages.BODY),
-    RestOperation("putMessages", Right.PUT, messages.put_many, f"POST {MESSAGES}/batch",
+    RestOperation("putMessages", Right.PUT, messages.put_many, "POST", f"{MESSAGES}/batch",
                   {200: answers.PutResults}, body=models.PutMany),
-    RestOperation("nextMessages", Right.READ, messages.next_messages, f"POST {MESSAGES}/next",
+    RestOperation("nextMessages", Right.READ, messages.next_messages, "POST", f"{MESSAGES}/next",
                   {200: answers.Messages, 204: None}, query=models.Next, leases=True),
-    RestOperation("peekMessages", Right.READ, messages.peek, f"GET {MESSAGES}",
+    RestOperation("peekMessages", Right.READ, messages.peek, "GET", MESSAGES,
                   {200: answers.Messages}, query=models.Peek),
-    RestOperation("ackMessage", Right.ACK, receipts.ack_one, f"DELETE {RECEIPT}", {204: None},
+    RestOperation("ackMessage", Right.ACK, messages.ack_one, "DELETE", RECEIPT, {204: None},
                   errors=(404, 409)),
-    RestOperation("updateMessage", Right.UPDATE, receipts.update_one, f"PUT {RECEIPT}",
+    RestOperation("updateMessage", Right.UPDATE, messages.update_one, "PUT", RECEIPT,
                   {200: answers.NewReceipt}, query=models.Update,
                   body="The bytes of the message.", errors=(404, 409)),
-    RestOperation("ackMessages", Right.ACK, receipts.ack, f"POST {QUEUE}/ack",
+    RestOperation("ackMessages", Right.ACK, messages.ack, "POST", f"{QUEUE}/ack",
                   {200: answers.Verdicts}, body=models.Ack),
-    RestOperation("extendMessages", Right.ACK, receipts.extend, f"POST {QUEUE}/extend",
+    RestOperation("extendMessages", Right.ACK, messages.extend, "POST", f"{QUEUE}/extend",
                   {200: answers.Verdicts}, body=models.Extend),
-    RestOperation("releaseMessages", Right.ACK, receipts.release, f"POST {QUEUE}/release",
+    RestOperation("releaseMessages", Right.ACK, messages.release, "POST", f"{QUEUE}/release",
                   {200: answers.Verdicts}, body=models.Release),
-    RestOperation("rejectMessages", Right.ACK, receipts.reject, f"POST {QUEUE}/reject",
+    RestOperation("rejectMessages", Right.ACK, messages.reject, "POST", f"{QUEUE}/reject",
                   {200: answers.Verdicts}, body=models.Reject),
-    RestOperation("updateMessages", Right.UPDATE, receipts.update, f"POST {QUEUE}/update",
+    RestOperation("updateMessages", Right.UPDATE, messages.update, "POST", f"{QUEUE}/update",
                   {200: answers.Verdicts}, body=models.UpdateMany),
-    RestOperation("listDeadLetters", Right.READ, messages.show_letters,
-                  f"GET {QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
-    RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, f"POST {QUEUE}/redrive",
+    RestOperation("listDeadLetters", Right.READ, messages.show_letters, "GET",
+                  f"{QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
+    RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, "POST", f"{QUEUE}/redrive",
                   {200: answers.Redriven}, body=models.Redrive),
 
-    RestOperation("listKeys", Right.ADMIN, keys.list_keys, "GET /keys", {200: answers.Keys}),
-    RestOperation("createKey", Right.ADMIN, keys.create, "POST /keys", {201: answers.MadeKey},
-                  body=models.Grants, errors=(404, 409)),
-    RestOperation("rotateKey", Right.ADMIN, keys.rotate, "POST /keys/{key}/rotate",
+    RestOperation("listKeys", Right.ADMIN, admin.list_keys, "GET", "/keys", {200: answers.Keys}),
+    RestOperation("createKey", Right.ADMIN, admin.create_key, "POST", "/keys",
+                  {201: answers.MadeKey}, body=models.Grants, errors=(404, 409)),
+    RestOperation("rotateKey", Right.ADMIN, admin.rotate_key, "POST", "/keys/{key}/rotate",
                   {201: answers.MadeKey}, errors=(404, 409)),
-    RestOperation("changeKey", Right.ADMIN, keys.change, "PATCH /keys/{key}", {204: None},
+    RestOperation("changeKey", Right.ADMIN, admin.change_key, "PATCH", "/keys/{key}", {204: None},
                   body=models.KeyChange),
-    RestOperation("deleteKey", Right.ADMIN, keys.delete, "DELETE /keys/{key}", {204: None}),
-    RestOperation("signToken", Right.ADMIN, keys.sign, "POST /tokens", {200: answers.SignedToken},
-                  body=models.NewToken),
+    RestOperation("deleteKey", Right.ADMIN, admin.delete_key, "DELETE", "/keys/{key}", {204: None}),
+    RestOperation("signToken", Right.ADMIN, admin.sign_token, "POST", "/tokens",
+                  {200: answers.SignedToken}, body=models.NewToken),
 )
 
 _PAGE: Final = {"NextToken": Kind.TEXT, "MaxResults": Kind.WHOLE}
@@ -239,21 +220,21 @@ _ACTIONS: Final = (
 ACTIONS: Final = {action.name: action for action in _ACTIONS}
 
 PAGES: Final = (
-    Page("overview", Right.INFO, ui_queues.overview, "GET /", ui_queues.Listing),
-    Page("login", None, session.ask, "GET /login", session.Login, is_open=True),
-    Page("logIn", None, session.log_in, "POST /login", session.LoginForm, is_open=True),
-    Page("logOut", None, session.log_out, "POST /logout", Form, is_open=True),
-    Page("queue", Right.INFO, ui_queues.show, f"GET {QUEUE}", ui_queues.Look),
-    Page("messages", Right.READ, ui_messages.show, f"GET {QUEUE}/messages", ui_messages.Peek),
-    Page("deadLetters", Right.READ, ui_messages.show_dead, f"GET {QUEUE}/dead-letters",
+    Page("overview", Right.INFO, ui_queues.overview, "GET", "/", ui_queues.Listing),
+    Page("login", None, session.ask, "GET", "/login", session.Login, is_open=True),
+    Page("logIn", None, session.log_in, "POST", "/login", session.LoginForm, is_open=True),
+    Page("logOut", None, session.log_out, "POST", "/logout", Form, is_open=True),
+    Page("queue", Right.INFO, ui_queues.show, "GET", QUEUE, ui_queues.Look),
+    Page("messages", Right.READ, ui_messages.show, "GET", f"{QUEUE}/messages", ui_messages.Peek),
+    Page("deadLetters", Right.READ, ui_messages.show_dead, "GET", f"{QUEUE}/dead-letters",
          ui_messages.Letters),
-    Page("redrive", Right.REDRIVE, ui_messages.redrive, f"POST {QUEUE}/redrive",
+    Page("redrive", Right.REDRIVE, ui_messages.redrive, "POST", f"{QUEUE}/redrive",
          ui_messages.RedriveForm),
-    Page("askPurge", Right.PURGE, partial(ui_queues.ask, what="purge"), f"GET {QUEUE}/purge"),
-    Page("purge", Right.PURGE, ui_queues.purge, f"POST {QUEUE}/purge", ui_queues.Sure),
+    Page("askPurge", Right.PURGE, partial(ui_queues.ask, what="purge"), "GET", f"{QUEUE}/purge"),
+    Page("purge", Right.PURGE, ui_queues.purge, "POST", f"{QUEUE}/purge", ui_queues.Sure),
     Page("askDelete", Right.DELETE, partial(ui_queues.ask, what="delete"),
-         f"GET {QUEUE}/delete"),
-    Page("delete", Right.DELETE, ui_queues.delete, f"POST {QUEUE}/delete", ui_queues.Sure),
-    Page("repair", Right.INFO, ui_queues.repairs, "GET /repair"),
+         "GET", f"{QUEUE}/delete"),
+    Page("delete", Right.DELETE, ui_queues.delete, "POST", f"{QUEUE}/delete", ui_queues.Sure),
+    Page("repair", Right.INFO, ui_queues.repairs, "GET", "/repair"),
 )
 # fmt: on

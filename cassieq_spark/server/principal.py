@@ -14,27 +14,22 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
+
+from starlette.requests import Request
 
 from cassieq_spark.accounts import tokens
 from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.authenticator import Authenticator
+from cassieq_spark.accounts.authenticator import Authenticator, LiveKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.accounts.signature import UNSIGNED, Claim, SignedRequest, claim_of
+from cassieq_spark.accounts.tokens import Token
 from cassieq_spark.errors import AuthenticationFailed
-from cassieq_spark.model.rights import EVERYTHING, Principal, Right
-from cassieq_spark.server.backend import Backend
-from cassieq_spark.server.entrance import network_of
-from cassieq_spark.server.turns import Shared, Turns
+from cassieq_spark.model.hosts import network_of
+from cassieq_spark.model.rights import EVERYTHING, Grant, Principal, Right
+from cassieq_spark.server.backend import Backend, Shared, Turns
 from cassieq_spark.store import portal
 from cassieq_spark.store.call import acting
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from cassieq_spark.accounts.authenticator import LiveKey
-    from cassieq_spark.accounts.master_key import MasterKey
-    from cassieq_spark.accounts.tokens import Token
-    from cassieq_spark.model.rights import Grant
 
 T = TypeVar("T")
 
@@ -190,7 +185,8 @@ class Gate:
         key = await self._key(claim.key_id, sender)
         found = self._checker().proves(claim, key, now_us=now_us)
         acting.set(found.account)
-        self._note_use(claim.key_id)
+        if self._checker().is_use_due(claim.key_id):
+            portal.start(self._checker().record_use(claim.key_id))
         return found
 
     def _checker(self) -> Authenticator:
@@ -206,10 +202,10 @@ class Gate:
 
     async def _hash(self, request: Request, sender: str) -> str:
         """The hash of the body."""
-        body = await request.body()
-        if len(body) > HASHED_ASIDE_BYTES:
-            return await self._known.run(partial(asyncio.to_thread, _hash_of, body), sender)
-        return _hash_of(body)
+        hashed = partial(hashlib.sha256, await request.body())
+        if len(await request.body()) > HASHED_ASIDE_BYTES:
+            return (await self._known.run(partial(asyncio.to_thread, hashed), sender)).hexdigest()
+        return hashed().hexdigest()
 
     async def _key(self, key_id: str, sender: str) -> LiveKey | None:
         """A key as it is now.
@@ -234,11 +230,6 @@ class Gate:
         key = await self._key(principal.key_id, principal.account)
         return None if key is None or key.account != principal.account else key
 
-    def _note_use(self, key_id: str) -> None:
-        checker = self._checker()
-        if checker.is_use_due(key_id):
-            portal.start(checker.record_use(key_id))
-
 
 def sender_of(request: Request) -> str:
     """Where a request comes from: that is all that is known before its proof is checked."""
@@ -250,32 +241,21 @@ def _claim_of(request: Request, now_us: int, *, allows_unsigned: bool) -> Claim 
     """What a request says about who sends it; nothing of it is proved.
 
     Raises:
-        AuthenticationFailed: It cannot be right.
-    """
-    token = bearer_of(request)
-    if token is None:
-        return claim_of(signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
-    return tokens.read(token)
-
-
-def bearer_of(request: Request) -> str | None:
-    """The token that a request shows; None if it shows none.
-
-    Raises:
-        AuthenticationFailed: It also has a signature, or several Authorization headers.
+        AuthenticationFailed: It cannot be right; or it shows a token, and also has a signature or
+            several Authorization headers.
     """
     given = request.headers.getlist("authorization")
     if not any(one[: len(_BEARER)].lower() == _BEARER for one in given):
-        return None
+        return claim_of(_signed_request(request), now_us=now_us, allows_unsigned=allows_unsigned)
     if len(given) > 1 or b"X-Amz-Signature=" in request.scope["query_string"]:
         raise AuthenticationFailed(
             "the request has a token and another proof of who sends it. Send one of them",
             reason="malformed",
         )
-    return given[0][len(_BEARER) :].strip()
+    return tokens.read(given[0][len(_BEARER) :].strip())
 
 
-def signed_request(request: Request) -> SignedRequest:
+def _signed_request(request: Request) -> SignedRequest:
     """The request as it came over the wire, for its signature; its body has not come yet."""
     scope = request.scope
     return SignedRequest(
@@ -287,7 +267,3 @@ def signed_request(request: Request) -> SignedRequest:
         ),
         body_sha256=None,
     )
-
-
-def _hash_of(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()

@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.server.operations import OPERATIONS
-from cassieq_spark.server.rest.fields import Nothing
-from cassieq_spark.server.rest.openapi import document
+from cassieq_spark.server.rest.call import Nothing
+from cassieq_spark.server.rest.door import document
 from tests.fuzz.book import wrong
 from tests.fuzz.sqs import Over, batches, drawn
 

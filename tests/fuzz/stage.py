@@ -27,7 +27,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.master_key import MasterKey, write_new
+from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.store import portal

@@ -20,7 +20,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.accounts import signature, tokens
 from cassieq_spark.accounts.admin import MOST_KEYS, AccountAdmin, NewKey
 from cassieq_spark.accounts.authenticator import Authenticator
-from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.accounts.signature import SignedRequest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (

@@ -9,7 +9,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.accounts.authenticator import Authenticator
-from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.rights import Right
 from tests.fixtures.accounts import shower

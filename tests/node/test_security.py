@@ -17,7 +17,7 @@ from cassandra import Unauthorized
 import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.authenticator import Authenticator
-from cassieq_spark.accounts.master_key import MasterKey, write_new
+from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import AuthenticationRefused, PutAmbiguous, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules

@@ -16,7 +16,7 @@ import pytest
 from botocore.config import Config
 
 from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.master_key import MasterKey, write_new
+from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until

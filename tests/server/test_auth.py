@@ -17,8 +17,7 @@ from botocore.exceptions import ClientError
 
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.sqs.call import number_of
-from cassieq_spark.server.sqs.errors import UNKNOWN_CALLERS
+from cassieq_spark.server.sqs.call import UNKNOWN_CALLERS, number_of
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import arn_of, pair, refusal, signed

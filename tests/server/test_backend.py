@@ -13,9 +13,8 @@ from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
-from cassieq_spark.server.backend import READS
-from cassieq_spark.server.turns import MOST_WAITING as MOST
-from cassieq_spark.server.turns import Turns
+from cassieq_spark.server.backend import MOST_WAITING as MOST
+from cassieq_spark.server.backend import READS, Turns
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import unconnected
 
@@ -132,7 +131,7 @@ def test_slow_calls_of_one_account_keep_no_other_waiting(
             assert "c" == await backend.run(whose)
         assert ["a", "a"] == slow.begun
         assert 300 - 2 == sum(one.done() for one in greedy)  # Busy
-        assert 2 + MOST == backend.calls
+        assert 2 + MOST == backend.turns.calls
         slow.may_end.set()
         await asyncio.gather(*greedy, return_exceptions=True)
 
@@ -156,7 +155,7 @@ def test_a_call_whose_client_has_gone_holds_its_place_until_it_ends(backend: Bac
         await others_run()
         await asyncio.wait(gone)
         assert "late" not in slow.begun
-        assert 1 == backend._turns.waiting
+        assert 1 == len(backend.turns._lines)
         slow.may_end.set()
         await late
 
@@ -195,7 +194,7 @@ def test_calls_that_read_messages_leave_places_to_all_others(
             for _ in range(2 * READS)
         ]
         await others_run()
-        assert READS == len(slow.begun) == backend.calls
+        assert READS == len(slow.begun) == backend.turns.calls
         assert await backend.run(whose) is None
         slow.may_end.set()
         await asyncio.gather(*reads)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cassieq_spark.server.serve import _make_ahead
-from cassieq_spark.server.ui import render
+from cassieq_spark.server.serve import make_ahead
+from cassieq_spark.server.ui import page
 
 MODULES = ("accounts.admin", "accounts.authenticator", "accounts.tokens")
 IN_A_PROGRAM = """
@@ -23,8 +23,8 @@ def test_what_checks_accounts_is_loaded_before_somebody_asks() -> None:
 
 
 def test_templates_are_compiled_before_somebody_opens_the_page() -> None:
-    render._templates.cache_clear()
-    _make_ahead()
-    made = render._templates()
+    page._templates.cache_clear()
+    make_ahead()
+    made = page._templates()
     assert made.cache is not None
     assert {one[1] for one in made.cache} == set(made.list_templates(extensions=["html"]))

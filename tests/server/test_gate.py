@@ -136,7 +136,7 @@ def test_a_known_key_is_read_again_while_many_made_up_ones_are(
         await gate.authenticate(request_of(account.key), may=anything)
         # As if ten seconds had passed.
         assert gate._authenticator is not None
-        known = gate._authenticator._keys._known
+        known = gate._authenticator._known
         known[account.key[0]] = (0.0, known[account.key[0]][1])
         for at in range(READS):
             faults.before(READ, lambda: go_on.wait(60), after=at)
@@ -261,7 +261,7 @@ def test_a_caller_is_confirmed_as_long_as_its_key_may(
             await gate.confirm(who, Right.PUT, who.full_name("orders"))
         # As if ten seconds had passed.
         assert gate._authenticator is not None
-        gate._authenticator._keys._known.clear()
+        gate._authenticator._known.clear()
         await portal.asked(account.admin.delete_key(account.name, made.key_id))
         with pytest.raises(AuthenticationFailed, match="while the request waited"):
             await gate.confirm(who, Right.READ, who.full_name("orders"))

@@ -21,10 +21,10 @@ from starlette.routing import Route
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.app import Gateway as Application
-from cassieq_spark.server.measured import OWN_PATHS, door_of
+from cassieq_spark.server.guards import OWN_PATHS, door_of
 from cassieq_spark.server.operations import ACTIONS, OPERATIONS, PAGES
 from cassieq_spark.server.settings import GatewaySettings
-from cassieq_spark.server.ui.render import FILES
+from cassieq_spark.server.ui.page import FILES
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.ui import Visitor
 from tests.server.conftest import _close, start_gateway

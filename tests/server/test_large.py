@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cassieq_spark.server.large import PART_BYTES, InParts, as_json, in_slices
+from cassieq_spark.server.door import PART_BYTES, InParts, as_json, in_slices
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from uuid import UUID
 
 import pytest
 
-from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.message import Message
@@ -430,8 +430,8 @@ def test_messages_whose_client_goes_while_they_are_shown_are_given_back(
             is_held.set()
             goes_on.wait(30)
 
-        answers = anybody.gateway.backend.answers
-        busy = asyncio.ensure_future(answers.made(hold, [LARGE["ascii"]], {}))
+        large = anybody.gateway.backend.large
+        busy = asyncio.ensure_future(large.run(lambda: asyncio.to_thread(hold)))
         await asyncio.sleep(0.05)
         await anybody.app(anybody.scope(ANSWERS[what])[0], receive, send)
         goes_on.set()

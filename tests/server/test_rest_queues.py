@@ -10,7 +10,7 @@ from openapi_spec_validator import validate
 
 from cassieq_spark.options import OPTIONS, Scope
 from cassieq_spark.server.operations import OPERATIONS
-from cassieq_spark.server.rest.openapi import document
+from cassieq_spark.server.rest.door import document
 
 if TYPE_CHECKING:
     from collections.abc import Callable

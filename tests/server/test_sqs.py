@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
-from cassieq_spark.server.sqs.errors import QUERY_CODES
+from cassieq_spark.server.sqs.call import QUERY_CODES
 from tests.fixtures.elasticmq import elasticmq
 from tests.server.conftest import sqs_at
 

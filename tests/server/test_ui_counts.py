@@ -15,11 +15,10 @@ from starlette.routing import Mount
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreUnavailable
-from cassieq_spark.server.measured import UI as PREFIX
+from cassieq_spark.server.beside import Rates, RepairLog
+from cassieq_spark.server.guards import UI as PREFIX
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.rates import Rates
-from cassieq_spark.server.repairing import RepairLog
-from cassieq_spark.server.ui import counted
+from cassieq_spark.server.ui import queues as counted
 from cassieq_spark.server.ui.door import UiDoor
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import connected, unconnected

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.master_key import MasterKey
+from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.operations import PAGES
 from cassieq_spark.store import portal

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.accounts import tokens
-from cassieq_spark.accounts.authenticator import KEPT_S, KeyCache
-from cassieq_spark.accounts.keys import KEY_ID, new_key_id, new_secret
-from cassieq_spark.accounts.master_key import MasterKey, derive, write_new
+from cassieq_spark.accounts import authenticator, tokens
+from cassieq_spark.accounts.authenticator import KEPT_S, Authenticator, LiveKey
+from cassieq_spark.accounts.keys import KEY_ID, MasterKey, derive, new_key_id, new_secret, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     AccessDenied,
@@ -306,8 +305,8 @@ CLAIMS = {
 def test_a_token_says_what_it_was_signed_for() -> None:
     read = tokens.read(token())
     assert KEY == read.key_id
-    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US).grants
-    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US).grants
+    assert (READ_ORDERS,) == read.verify(SECRET, now_us=NOW_US)[0]
+    assert (READ_ORDERS,) == tokens.read(own(CLAIMS)).verify(SECRET, now_us=NOW_US)[0]
     assert SECRET.reveal() not in token()
 
 
@@ -379,7 +378,7 @@ def test_no_text_raises_anything_but_a_named_error(head: str, tail: str, data: A
             assert isinstance(refused, AuthenticationFailed)  # noqa: PT017 - the only one allowed
         else:
             # The last sign of a part has bits that stand for nothing.
-            assert (decoded(text), (READ_ORDERS,)) == (decoded(good), found.grants)
+            assert (decoded(text), (READ_ORDERS,)) == (decoded(good), found[0])
 
 
 def decoded(text: str) -> list[bytes]:
@@ -394,48 +393,68 @@ def test_a_token_that_would_be_too_long_is_not_made() -> None:
         token(key="AKIA")
 
 
-# --- the cache
+# --- what is remembered
 
 
-def test_a_key_is_read_once_in_ten_seconds_known_or_not() -> None:
-    clock, rows, asked = ManualClock(), {"a": 1}, []
+def checker_of(
+    rows: dict[str, LiveKey], clock: ManualClock, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Authenticator:
+    """What checks keys, and reads them here in place of a store."""
 
-    async def find(key_id: str) -> int | None:
+    async def find(key_id: str) -> LiveKey | None:
         asked.append(key_id)
         return rows.get(key_id)
 
-    cache: KeyCache[int] = KeyCache(find, clock)
+    nothing: Any = None
+    checker = Authenticator(nothing, nothing, clock)
+    monkeypatch.setattr(checker, "_find", find)
+    return checker
 
-    def get(key_id: str) -> int | None:
-        return asyncio.run(cache.get(key_id))
 
-    assert [1, 1, None, None] == [get(one) for one in "aabb"]
-    assert ["a", "b"] == asked
-    del rows["a"]
-    rows["b"] = 2
+def an_id(number: int) -> str:
+    return f"CQAK{number:016d}".translate(str.maketrans("0189", "ZYXW"))
+
+
+def live(account: str) -> LiveKey:
+    return LiveKey(account=account, secret=SECRET, grants=EVERYTHING)
+
+
+def test_a_key_is_read_once_in_ten_seconds_known_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = an_id(2), an_id(3)
+    clock, rows, asked = ManualClock(), {a: live("one")}, list[str]()
+    checker = checker_of(rows, clock, asked, monkeypatch)
+
+    def get(key_id: str) -> str | None:
+        found = asyncio.run(checker.key(key_id))
+        return None if found is None else found.account
+
+    assert ["one", "one", None, None] == [get(key_id) for key_id in (a, a, b, b)]
+    assert [None, None] == [get("no id"), get(a.lower())]
+    assert [a, b] == asked
+    del rows[a]
+    rows[b] = live("two")
     clock.advance(KEPT_S - 0.1)
-    assert (1, None) == (get("a"), get("b"))
+    assert ("one", None) == (get(a), get(b))
     clock.advance(0.1)
-    assert (None, 2) == (get("a"), get("b"))
+    assert (None, "two") == (get(a), get(b))
 
 
-def test_made_up_ids_push_out_no_known_one_and_fill_no_memory() -> None:
-    asked = []
-
-    async def find(key_id: str) -> int | None:
-        asked.append(key_id)
-        return 1 if key_id.startswith("known") else None
-
-    cache: KeyCache[int] = KeyCache(find, ManualClock(), most=10)
+def test_made_up_ids_push_out_no_known_one_and_fill_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authenticator, "MOST", 10)
+    known, asked = [an_id(at) for at in range(2, 12)], list[str]()
+    rows = {one: live("acme") for one in known}
+    checker = checker_of(rows, ManualClock(), asked, monkeypatch)
 
     async def ask() -> None:
-        for at in range(10):
-            await cache.get(f"known{at}")
-        for at in range(1_000):
-            await cache.get(f"made up {at}")
-        assert 20 == len(cache)
+        for one in (*known, *(an_id(at) for at in range(2_000, 3_000))):
+            await checker.key(one)
+        assert (10, 10) == (len(checker._known), len(checker._unknown))
         asked.clear()
-        assert [1] * 10 == [await cache.get(f"known{at}") for at in range(10)]
+        assert ["acme"] * 10 == [
+            found.account for one in known if (found := await checker.key(one)) is not None
+        ]
         assert [] == asked
 
     asyncio.run(ask())

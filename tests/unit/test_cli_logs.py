@@ -18,7 +18,7 @@ from cassieq_spark.cli.logs import OURS, Form, Level, Logged, Logs
 from cassieq_spark.cli.repair import changed
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-from cassieq_spark.server.measured import Asked, RequestMetrics
+from cassieq_spark.server.guards import Asked, RequestMetrics
 from cassieq_spark.store import retries
 from cassieq_spark.store.statements import Kind, Statement
 

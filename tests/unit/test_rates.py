@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.server.rates import MINUTES, Rates
+from cassieq_spark.server.beside import MINUTES, Rates
 
 
 def minutes(rates: Rates, queue: str) -> dict[str, tuple[int, ...]]:

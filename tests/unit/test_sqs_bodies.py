@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.server.sqs.bodies import OWN_PREFIXES, Wanted, headers_of
-from cassieq_spark.server.sqs.errors import NO_TEXT, SqsError, is_text
+from cassieq_spark.server.sqs.call import NO_TEXT, SqsError, is_text
 from cassieq_spark.server.sqs.protocol import Typed
 
 NAMES = st.text("ab.*", min_size=1, max_size=5) | st.sampled_from(["All", "cassieq-a", "sqs.b"])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.server import turns as module
-from cassieq_spark.server.turns import Busy, Shared, Turns
+from cassieq_spark.server import backend as module
+from cassieq_spark.server.backend import Busy, Shared, Turns
 from cassieq_spark.store.call import LONGEST_S, acting, present
 from cassieq_spark.testing import ManualClock
 
@@ -103,11 +103,11 @@ def test_only_the_account_that_has_too_many_calls_is_told_so() -> None:
     async def run() -> None:
         calls = Calls(1, most_waiting=3)
         await calls.ask(*"aaaa")
-        assert 3 == calls.turns.waiting
+        assert 3 == len(calls.turns._lines)
         with pytest.raises(Busy):
             await calls.turns.take("a", FOREVER)
         await calls.ask("b")
-        assert 4 == calls.turns.waiting
+        assert 4 == len(calls.turns._lines)
         await calls.end("a")
         await calls.ask("a")
         await calls.close()
@@ -125,7 +125,7 @@ def test_who_gives_up_is_passed_over_even_as_its_turn_comes() -> None:
         calls.turns.leave("c")
         calls.tasks[3].cancel()  # d has its turn already
         await others_run()
-        assert (0, ["a", "c"]) == (calls.turns.waiting, calls.begun)
+        assert (0, ["a", "c"]) == (len(calls.turns._lines), calls.begun)
         await calls.ask("e")
         assert ["a", "c", "e"] == calls.begun
         await calls.close()
@@ -139,7 +139,7 @@ def test_no_place_in_time_is_a_timeout_and_the_place_in_the_line_is_gone() -> No
         await calls.ask("a")
         with pytest.raises(TimeoutError):
             await calls.turns.take("b", asyncio.get_running_loop().time())
-        assert 0 == calls.turns.waiting
+        assert 0 == len(calls.turns._lines)
         await calls.end("a")
         await calls.ask("c")
         assert ["a", "c"] == calls.begun
@@ -170,7 +170,7 @@ def test_no_place_is_lost_and_nobody_who_may_have_one_waits(
             assert all(calls.held.count(one) >= free for one in waits)
         while calls.held:
             await calls.end(calls.held[0])
-        assert 0 == calls.turns.waiting
+        assert 0 == len(calls.turns._lines)
         assert sorted(calls.asked) == sorted(calls.begun)
 
     asyncio.run(run())
@@ -190,7 +190,7 @@ def test_a_call_has_its_place_until_it_ends_also_if_its_client_has_gone() -> Non
         await others_run()
         gone.cancel()
         await asyncio.wait({gone})
-        assert (["gone"], 2, 1) == (begun, turns.calls, turns.waiting)
+        assert (["gone"], 2, 1) == (begun, turns.calls, len(turns._lines))
         goes_on.set()
         assert "late" == await late
         await others_run()

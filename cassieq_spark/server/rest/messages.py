@@ -1,32 +1,34 @@
-"""Put, lease and look at messages, show dead letters, and redrive."""
+"""Put, lease and look at messages; settle deliveries by their receipts; dead letters and redrive.
+
+What settles many gives a verdict for each receipt.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
+from uuid import UUID
 
+from starlette.requests import Request
+
+from cassieq_spark import errors
+from cassieq_spark.aio.queue import AsyncQueue
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
 from cassieq_spark.queue.inspect.visible import browse
-from cassieq_spark.queue.message import show_time
+from cassieq_spark.queue.message import Message, show_time
+from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server import batches
-from cassieq_spark.server.door import in_turn
+from cassieq_spark.server.door import as_json, in_turn, on_queue
 from cassieq_spark.server.guards import Refusal
-from cassieq_spark.server.large import as_json
 from cassieq_spark.server.rest import models
-from cassieq_spark.server.rest.call import JSON, RAW, Answer
-from cassieq_spark.server.rest.problems import FieldInvalid, problem_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from starlette.requests import Request
-
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.server.rest.call import Call
+from cassieq_spark.server.rest.call import JSON, RAW, Answer, Call, FieldInvalid, problem_of
 
 SOURCE: Final = "source-queue="
 
@@ -163,9 +165,7 @@ async def listed(
     headers: dict[str, str] | None = None,
 ) -> Answer:
     """An answer with messages, as ``show`` shows each."""
-    body = await call.backend.answers.made(
-        lambda: as_json({"messages": list(map(show, messages))}), messages, call.request.scope
-    )
+    body = await call.made(lambda: as_json({"messages": list(map(show, messages))}), messages)
     return Answer(body, headers=headers or {}, media_type=JSON)
 
 
@@ -268,3 +268,154 @@ def _where(call: Call, given: list[str]) -> list[str]:
         else one
         for one in given
     ]
+
+
+# --- by receipt -----------------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@on_queue
+async def ack(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Ack messages: one LWT for each bucket, however many there are."""
+    return _told(call, await batches.acks(call.body.receipts, queue))
+
+
+@on_queue
+async def ack_one(call: Call, queue: AsyncQueue) -> None:
+    """Ack one message: it is never delivered again.
+
+    409 if its delivery has ended.
+    """
+    receipt: str = call.request.path_params["receipt"]
+    (verdict,) = await batches.acks([receipt], queue)
+    if isinstance(verdict, errors.ReceiptInvalid):
+        raise verdict
+    if verdict is Verdict.STALE:
+        raise errors.ReceiptExpired(
+            "this delivery has ended: the message came back, or somebody else has it. It is not "
+            "acked. Make the work idempotent, or use a longer visibility timeout",
+            refused=(receipt,),
+        )
+    if verdict is Verdict.UNKNOWN:
+        raise errors.StoreTimeout(
+            "Cassandra did not say whether the message is acked. Ack it again"
+        )
+
+
+@on_queue
+async def extend(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Make leases end later, or sooner."""
+    seconds: float = call.body.visibility_timeout
+    until: list[datetime] = []
+
+    async def settle(receipts: list[str]) -> None:
+        until.append(await queue.extend(receipts, seconds))
+
+    found = await _settled(call, "extended", settle)
+    for one in found["results"]:
+        if one["verdict"] == "extended" and seconds and until:
+            one["visible_until"] = show_time(until[0])
+    return found
+
+
+@on_queue
+async def release(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Give messages back, at once or after a delay."""
+    given = call.body
+    settle = partial(queue.release, delay=given.delay, is_counted=given.is_counted)
+    return await _settled(call, "released", settle)
+
+
+@on_queue
+async def reject(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Declare messages dead.
+
+    Repair moves them to the dead-letter queue.
+    """
+    return await _settled(call, "rejected", partial(queue.reject, reason=call.body.reason))
+
+
+@on_queue
+async def update(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Give leased messages other bodies or timeouts.
+
+    Their receipts become stale, and the answer has the new ones.
+    """
+    results = []
+    for one in call.body.updates:
+        try:
+            after = await _updated(queue, one.receipt, one.body, one.visibility_timeout)
+            results.append({"receipt": one.receipt, "verdict": "updated", **after})
+        except (
+            errors.ReceiptExpired,
+            errors.ReceiptInvalid,
+            errors.StoreError,
+            errors.UsageError,
+        ) as error:
+            results.append(_refused(one.receipt, error))
+    return {"results": results}
+
+
+@on_queue
+async def update_one(call: Call, queue: AsyncQueue) -> dict[str, Any]:
+    """Give a leased message another body.
+
+    Its receipt becomes stale, and the answer has the new one.
+    """
+    receipt: str = call.request.path_params["receipt"]
+    found = await _updated(queue, receipt, call.body, call.query.visibility_timeout)
+    return {"receipt": found["new_receipt"], "visible_until": found["visible_until"]}
+
+
+async def _updated(
+    queue: AsyncQueue, receipt: str, body: bytes | None, seconds: float | None
+) -> dict[str, str | None]:
+    if body is None and seconds is None:
+        raise errors.OptionInvalid(
+            "an update has neither body nor visibility_timeout. Give one of them"
+        )
+    found = await queue.update(_message(receipt), body=body, visibility_timeout=seconds)
+    return {"new_receipt": found.receipt, "visible_until": show_time(found.visible_until)}
+
+
+def _message(receipt: str) -> Message:
+    """A message of which only the receipt is known: an update needs nothing else of it."""
+    proof = Receipt.decode(receipt)
+    return Message(
+        message_id=str(UUID(int=0)),
+        id=0,
+        body=b"",
+        tag=None,
+        proof=proof,
+        delivery_count=0,
+        enqueued_at=_EPOCH,
+        visible_until=None,
+        lane=proof.lane,
+    )
+
+
+async def _settled(
+    call: Call, done: str, settle: Callable[[list[str]], Awaitable[None]]
+) -> dict[str, Any]:
+    found = await batches.each(call.body.receipts, lambda good: batches.failures(good, settle))
+    return _told(call, [done if one is None else one for one in found])
+
+
+def _told(call: Call, verdicts: Sequence[str | errors.CassieqError]) -> dict[str, Any]:
+    """What became of the receipts of a call: a verdict for each, or why there is none."""
+    results = [
+        _refused(receipt, one)
+        if isinstance(one, errors.CassieqError)
+        else {"receipt": receipt, "verdict": str(one)}
+        for receipt, one in zip(call.body.receipts, verdicts, strict=True)
+    ]
+    return {"results": results}
+
+
+def _refused(receipt: str, error: errors.CassieqError) -> dict[str, Any]:
+    """The verdict on a receipt by which nothing was done, or for which that is unknown."""
+    if isinstance(error, errors.ReceiptExpired):
+        return {"receipt": receipt, "verdict": "stale"}
+    verdict = "unknown" if isinstance(error, errors.StoreError) else "invalid"
+    return {"receipt": receipt, "verdict": verdict, "problem": problem_of(error)}

@@ -26,7 +26,7 @@ from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
-from cassieq_spark.server.rest.fields import Ranged, Strict, wrong_alone
+from cassieq_spark.server.rest.call import Ranged, Strict, wrong_alone
 
 MOST_IN_BATCH: Final = 1_000
 MOST_AT_ONCE: Final = 200

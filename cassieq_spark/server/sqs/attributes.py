@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
-from cassieq_spark.server.sqs.call import name_of_arn
-from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
+from cassieq_spark.queue.inspect.stats import QueueStats
+from cassieq_spark.server.sqs.call import Call, SqsError, is_text, name_of_arn, wrong
 from cassieq_spark.server.sqs.protocol import FIELDS, TooManyValues, from_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.inspect.stats import QueueStats
-    from cassieq_spark.server.sqs.call import Call
 
 MOST_DELAY_S: Final = 900
 MOST_WAIT_S: Final = 20
@@ -37,6 +31,11 @@ DELAY: Final = "DelaySeconds"
 SIZE: Final = "MaximumMessageSize"
 WAIT: Final = "ReceiveMessageWaitTimeSeconds"
 REUSE: Final = "KmsDataKeyReusePeriodSeconds"
+REDRIVE: Final = "RedrivePolicy"
+ALLOW: Final = "RedriveAllowPolicy"
+SSE: Final = "SqsManagedSseEnabled"
+KMS: Final = "KmsMasterKeyId"
+
 NUMBERS: Final = {DELAY: 0, SIZE: MOST_MESSAGE_BYTES, WAIT: 0}
 """Numbers that are kept as labels, with their defaults."""
 
@@ -47,7 +46,7 @@ RANGES: Final = {
     REUSE: (60, 86_400),
     "VisibilityTimeout": (0, 43_200),
     "MessageRetentionPeriod": (60, 1_209_600),
-    "RedrivePolicy": (1, 1_000),
+    REDRIVE: (1, 1_000),
 }
 """The lowest and the highest number that an attribute may have."""
 
@@ -58,14 +57,10 @@ DEFAULT_REUSE_S: Final = 300
 LONGEST_KEY_ID: Final = 2_048
 """Of ``KmsMasterKeyId``, as KMS has it."""
 
-WITHOUT_EFFECT: Final = (
-    REUSE, "KmsMasterKeyId", "Policy", "SqsManagedSseEnabled",
-)  # fmt: skip
+WITHOUT_EFFECT: Final = (REUSE, KMS, "Policy", SSE)
 """Attributes that are kept as labels and given back, and change nothing: Terraform and others set
 them, and compare what they read with what they have set."""
-KEPT: Final = (*NUMBERS, "RedriveAllowPolicy", *WITHOUT_EFFECT)
-SSE: Final = "SqsManagedSseEnabled"
-KMS: Final = "KmsMasterKeyId"
+KEPT: Final = (*NUMBERS, ALLOW, *WITHOUT_EFFECT)
 
 MOST_SOURCES: Final = 10
 """The most queues that a ``RedriveAllowPolicy`` names."""
@@ -76,9 +71,8 @@ COUNTS: Final = (
     "ApproximateNumberOfMessagesNotVisible",
 )
 READABLE: Final = (
-    *COUNTS, "CreatedTimestamp", "DelaySeconds", "LastModifiedTimestamp", "MaximumMessageSize",
-    "MessageRetentionPeriod", "QueueArn", "ReceiveMessageWaitTimeSeconds", "RedriveAllowPolicy",
-    "RedrivePolicy", "VisibilityTimeout", *WITHOUT_EFFECT,
+    *COUNTS, *RANGES, ALLOW, KMS, "Policy", SSE, "CreatedTimestamp", "LastModifiedTimestamp",
+    "QueueArn",
 )  # fmt: skip
 UNSET: Final = (
     "ContentBasedDeduplication", "DeduplicationScope", "FifoQueue", "FifoThroughputLimit",
@@ -86,14 +80,6 @@ UNSET: Final = (
 """Attributes of FIFO queues. They may be asked for, and not be set."""
 
 _logger = get_logger("server")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What a request changes: settings of the queue, and labels."""
-
-    settings: dict[str, Any]
-    labels: dict[str, str | None]
 
 
 def number(queue: AsyncQueue, name: str) -> int:
@@ -104,8 +90,10 @@ def number(queue: AsyncQueue, name: str) -> int:
         return NUMBERS[name]
 
 
-def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
-    """Check attributes that are to be set.
+def changes_of(
+    call: Call, attributes: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Check attributes that are to be set; return the settings and the labels that they change.
 
     Raises:
         SqsError: One is unknown, or has a wrong value.
@@ -124,7 +112,7 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
             settings["visibility_timeout"] = max(0.1, _whole(name, text))
         elif name == "MessageRetentionPeriod":
             settings["retention"] = _whole(name, text)
-        elif name == "RedrivePolicy":
+        elif name == REDRIVE:
             settings |= _redrive_policy(call, text)
         elif name in KEPT:
             labels |= {LABEL + key: kept for key, kept in _kept(call, name, text).items()}
@@ -132,7 +120,7 @@ def changes_of(call: Call, attributes: Mapping[str, str]) -> Changes:
                 _say_once(name)
         else:
             raise _unknown(name)
-    return Changes(settings=settings, labels=labels)
+    return settings, labels
 
 
 def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, str]:
@@ -149,7 +137,7 @@ def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, 
         **{name: str(number(queue, name)) for name in NUMBERS},
         # SQS encrypts unless it is told not to; a gateway that says so would promise too much.
         SSE: "false",
-        **_labels(call, queue, ("RedriveAllowPolicy", *WITHOUT_EFFECT)),
+        **_labels(call, queue, (ALLOW, *WITHOUT_EFFECT)),
     }
     if KMS in found:
         found.setdefault(REUSE, str(DEFAULT_REUSE_S))
@@ -161,7 +149,7 @@ def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, 
     target = settings.dead_letter_queue
     # Whoever has Cassandra may name a queue of another account there. That one is not shown.
     if settings.max_deliveries is not None and target is not None and (arn := call.arn(target)):
-        found["RedrivePolicy"] = json.dumps(
+        found[REDRIVE] = json.dumps(
             {"deadLetterTargetArn": arn, "maxReceiveCount": settings.max_deliveries}
         )
     return found
@@ -173,15 +161,14 @@ def check_may_bury(call: Call, target: AsyncQueue, source: str) -> None:
     Raises:
         SqsError: Its ``RedriveAllowPolicy`` does not.
     """
-    name = "RedriveAllowPolicy"
-    policy = json.loads(_labels(call, target, [name]).get(name, "{}"))
+    policy = json.loads(_labels(call, target, [ALLOW]).get(ALLOW, "{}"))
     permission, named = policy.get("redrivePermission"), policy.get("sourceQueueArns", [])
     is_named = call.own(source) in {_name_in(call, one) for one in named}
     if permission == "denyAll" or (permission == "byQueue" and not is_named):
-        raise invalid(
-            "Value for parameter RedrivePolicy is invalid. Reason: The RedriveAllowPolicy of the "
-            f"dead-letter queue {call.own(target.name)} does not allow queue {call.own(source)} to "
-            "use it."
+        raise wrong(
+            REDRIVE,
+            f"The RedriveAllowPolicy of the dead-letter queue {call.own(target.name)} does not "
+            f"allow queue {call.own(source)} to use it.",
         )
 
 
@@ -278,7 +265,7 @@ def _kept(call: Call, name: str, text: str) -> dict[str, str | None]:
         raise _invalid(name, f"it must have at most {LONGEST_KEY_ID} characters")
     if name == "Policy":
         _json(text, name)
-    if name == "RedriveAllowPolicy":
+    if name == ALLOW:
         _check_redrive_allow_policy(call, text)
     return {name: text, **({SSE: "false"} if name == KMS else {})}
 
@@ -306,37 +293,30 @@ def _whole(name: str, text: str) -> int:
 def _redrive_policy(call: Call, text: str) -> dict[str, Any]:
     if not text:
         return {"dead_letter_queue": None, "max_deliveries": None}
-    found = _json(text, "RedrivePolicy")
+    found = _json(text, REDRIVE)
     arn, count = found.get("deadLetterTargetArn"), found.get("maxReceiveCount")
     if not isinstance(arn, str) or len(found) > 2:  # noqa: PLR2004 - these two
-        raise _invalid("RedrivePolicy", "it has a deadLetterTargetArn and a maxReceiveCount")
+        raise _invalid(REDRIVE, "it has a deadLetterTargetArn and a maxReceiveCount")
     name = name_of_arn(arn, call.number)
     if name is None:
-        raise invalid(
-            "Value for parameter RedrivePolicy is invalid. Reason: Dead letter target owner should "
-            "be same as the source."
-        )
+        raise wrong(REDRIVE, "Dead letter target owner should be same as the source.")
     return {
         "dead_letter_queue": call.allowed(name, Right.PUT),
-        "max_deliveries": _whole("RedrivePolicy", str(count)),
+        "max_deliveries": _whole(REDRIVE, str(count)),
     }
 
 
 def _check_redrive_allow_policy(call: Call, text: str) -> None:
-    found = _json(text, "RedriveAllowPolicy")
+    found = _json(text, ALLOW)
     permission, named = found.get("redrivePermission"), found.get("sourceQueueArns", [])
     if permission not in ("allowAll", "denyAll", "byQueue"):
-        raise _invalid(
-            "RedriveAllowPolicy", "its redrivePermission is allowAll, denyAll or byQueue"
-        )
+        raise _invalid(ALLOW, "its redrivePermission is allowAll, denyAll or byQueue")
     if not isinstance(named, list) or len(named) > MOST_SOURCES:
-        raise _invalid(
-            "RedriveAllowPolicy", f"its sourceQueueArns is a list of up to {MOST_SOURCES} ARNs"
-        )
+        raise _invalid(ALLOW, f"its sourceQueueArns is a list of up to {MOST_SOURCES} ARNs")
     if named and permission != "byQueue":
-        raise _invalid("RedriveAllowPolicy", "only with byQueue it has sourceQueueArns")
+        raise _invalid(ALLOW, "only with byQueue it has sourceQueueArns")
     if not all(isinstance(one, str) and _name_in(call, one) for one in named):
-        raise _invalid("RedriveAllowPolicy", "its sourceQueueArns are ARNs of your queues")
+        raise _invalid(ALLOW, "its sourceQueueArns are ARNs of your queues")
 
 
 def _json(text: str, name: str) -> dict[str, Any]:

@@ -11,23 +11,19 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.dead import REDRIVE
+from cassieq_spark.queue.message import Message
 from cassieq_spark.server.sqs.attributes import check_known
-from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text
+from cassieq_spark.server.sqs.call import Call, SqsError, invalid, is_text
 from cassieq_spark.server.sqs.protocol import Typed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
-
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.sqs.call import Call
 
 TYPE_PREFIX: Final = "sqs.type."
 TRACE_HEADER: Final = "sqs.AWSTraceHeader"

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
+from starlette.types import Scope
 
-from cassieq_spark.model.rights import Right
-from cassieq_spark.server.door import Door, note_fault, request_id_of
-from cassieq_spark.server.guards import Refusal, is_signed
-from cassieq_spark.server.large import InParts
-from cassieq_spark.server.measured import asked_of
-from cassieq_spark.server.operations import ACTIONS
-from cassieq_spark.server.sqs.call import Call
-from cassieq_spark.server.sqs.errors import SqsError, translated
+from cassieq_spark.model.rights import Principal, Right
+from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.door import Door, InParts, note_fault, request_id_of
+from cassieq_spark.server.guards import Refusal, asked_of, is_signed
+from cassieq_spark.server.operations import ACTIONS, Action
+from cassieq_spark.server.principal import Gate
+from cassieq_spark.server.sqs.call import Call, SqsError, translated
 from cassieq_spark.server.sqs.protocol import JsonProtocol, QueryProtocol, checked, protocol_of
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from starlette.requests import Request
-    from starlette.types import Scope
-
-    from cassieq_spark.model.rights import Principal
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.operations import Action
-    from cassieq_spark.server.principal import Gate
 
 NO_METHOD: Final = "MethodNotAllowed"
 METHODS: Final = frozenset({"GET", "POST"})
@@ -89,7 +80,7 @@ class SqsDoor(Door):
                 shown = result() if callable(result) else result
                 return protocol.answer(shown, request_id_of(scope))
 
-            made = await self._backend.answers.made(make, call.leased, scope)
+            made = await call.made(make, call.leased)
             return _response(protocol, made, scope)
 
         return await call.answered(run())
@@ -118,7 +109,7 @@ class SqsDoor(Door):
         response.headers["x-amzn-query-error"] = f"{known.query_code};{fault}"
         if known.status == HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = "POST"
-        if known.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if known.is_retriable:
             response.headers["Retry-After"] = "1"
         if isinstance(error, Refusal):
             response.headers.update(error.headers)

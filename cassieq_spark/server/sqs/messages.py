@@ -6,29 +6,26 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.settle import Verdict
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
-from cassieq_spark.server.sqs import bodies, errors
-from cassieq_spark.server.sqs.protocol import FAILURE, MOST_IN_BATCH, Kind
+from cassieq_spark.server.sqs import bodies
+from cassieq_spark.server.sqs.call import Call, SqsError, empty_batch, translated, within, wrong
+from cassieq_spark.server.sqs.protocol import FAILURE, MOST_IN_BATCH, Kind, Typed
 from cassieq_spark.store import portal
 
-if TYPE_CHECKING:
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.sqs.call import Call
-    from cassieq_spark.server.sqs.protocol import Typed
-
-    Entry = Mapping[str, Any]
-    Entries = list[dict[str, Any]]
-    Answers = list[dict[str, Any] | errors.SqsError]
-    Work = Callable[[Call, Entries], Awaitable[Answers]]
-    """Does the entries of a batch, and returns the answer for each."""
+Entry = Mapping[str, Any]
+Entries = list[dict[str, Any]]
+Answers = list[dict[str, Any] | SqsError]
+Work = Callable[[Call, Entries], Awaitable[Answers]]
+"""Does the entries of a batch, and returns the answer for each."""
 
 MOST_BATCH_BYTES: Final = 1_048_576
 MOST_VISIBILITY_S: Final = 43_200
@@ -52,7 +49,7 @@ async def send_batch(call: Call, entries: Entries) -> Answers:
         for one in entries
     )
     if total > MOST_BATCH_BYTES:
-        raise errors.SqsError(
+        raise SqsError(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MOST_BATCH_BYTES} bytes. You have sent "
             f"{total} bytes.",
@@ -64,11 +61,11 @@ async def send(call: Call, entries: Entries) -> Answers:
     """SendMessage."""
     queue = await call.backend.opened(call.queue)
     ready: dict[int, tuple[Outgoing, dict[str, Any]]] = {}
-    answers: dict[int, dict[str, Any] | errors.SqsError] = {}
+    answers: dict[int, dict[str, Any] | SqsError] = {}
     for at, entry in enumerate(entries):
         try:
             ready[at] = _outgoing(entry, queue)
-        except errors.SqsError as error:
+        except SqsError as error:
             answers[at] = error
     results = await put(call.backend, call.queue, [one for one, _ in ready.values()])
     for at, found in zip(ready, results, strict=True):
@@ -117,11 +114,11 @@ async def delete(call: Call, entries: Entries) -> Answers:
     return [_deleted(one) for one in verdicts]
 
 
-def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | errors.SqsError:
+def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | SqsError:
     if isinstance(verdict, ReceiptInvalid):
         return _as_sqs(verdict)
     if verdict is Verdict.STALE:
-        return errors.expired()
+        return _as_sqs(ReceiptExpired("the delivery has ended"))
     if verdict is Verdict.UNKNOWN:
         return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
     return {}
@@ -134,7 +131,7 @@ async def change_visibility(call: Call, entries: Entries) -> Answers:
         try:
             await _extend(call, entry["ReceiptHandle"], entry.get("VisibilityTimeout", 30))
             answers.append({})
-        except (errors.SqsError, CassieqError) as error:
+        except (SqsError, CassieqError) as error:
             answers.append(_as_sqs(error))
     return answers
 
@@ -157,21 +154,18 @@ async def _end_if_zero(
 
 
 async def _extend(call: Call, receipt: str, seconds: int) -> None:
-    errors.within("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
+    within("VisibilityTimeout", seconds, 0, MOST_VISIBILITY_S)
     began_us = Receipt.decode(receipt).began_us
     if seconds and began_us is not None:
         held_s = (await call.backend.now_us() - began_us) / 1e6
         if held_s + seconds > MOST_VISIBILITY_S:
-            raise errors.invalid(  # in AWS's words
-                f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total "
-                "VisibilityTimeout for the message is beyond the limit "
-                f"[{MOST_VISIBILITY_S} seconds]"
-            )
+            why = "Total VisibilityTimeout for the message is beyond the limit"
+            raise wrong("VisibilityTimeout", f"{why} [{MOST_VISIBILITY_S} seconds]", seconds)
 
     try:
         await call.backend.on_queue(call.queue, lambda queue: queue.extend(receipt, seconds))
     except ReceiptExpired as error:
-        raise errors.SqsError(
+        raise SqsError(
             "MessageNotInflight", "The specified message is not in flight: its delivery has ended."
         ) from error
 
@@ -179,18 +173,15 @@ async def _extend(call: Call, receipt: str, seconds: int) -> None:
 def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]]:
     """A message to put, and the answer for it without its id."""
     if "MessageDeduplicationId" in given:
-        raise errors.invalid(
-            f"Value {given['MessageDeduplicationId'][:200]!r} for parameter MessageDeduplicationId "
-            "is invalid. Reason: The request includes a parameter that is not valid for this queue "
-            "type."
+        raise wrong(
+            "MessageDeduplicationId",
+            "The request includes a parameter that is not valid for this queue type.",
+            repr(given["MessageDeduplicationId"][:200]),
         )
     group: str | None = given.get("MessageGroupId")
     if group is not None and not is_group(group):
-        raise errors.invalid(
-            f"Value {group[:200]!r} for parameter MessageGroupId is invalid. Reason: "
-            "MessageGroupId can only include alphanumeric and punctuation characters. 1 to 128 in "
-            "length."
-        )
+        why = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
+        raise wrong("MessageGroupId", f"MessageGroupId {why}", repr(group[:200]))
     attributes: dict[str, Typed] = given.get("MessageAttributes", {})
     system: dict[str, Typed] = given.get("MessageSystemAttributes", {})
     body = bodies.body_of(given["MessageBody"])
@@ -198,16 +189,14 @@ def _outgoing(given: Entry, queue: AsyncQueue) -> tuple[Outgoing, dict[str, Any]
     size = bodies.size_of(body, attributes)
     most = settings.number(queue, settings.SIZE)
     if size > most:
-        raise errors.invalid(
-            "One or more parameters are invalid. Reason: Message must be shorter than "
-            f"{most} bytes."
+        why = f"Message must be shorter than {most} bytes."
+        raise SqsError(
+            "InvalidParameterValue", f"One or more parameters are invalid. Reason: {why}"
         )
     delay_s = given.get("DelaySeconds", settings.number(queue, settings.DELAY))
     if not 0 <= delay_s <= settings.MOST_DELAY_S:
-        raise errors.invalid(
-            f"Value {delay_s} for parameter DelaySeconds is invalid. Reason: DelaySeconds must be "
-            f">= 0 and <= {settings.MOST_DELAY_S}."
-        )
+        why = f"DelaySeconds must be >= 0 and <= {settings.MOST_DELAY_S}."
+        raise wrong("DelaySeconds", why, delay_s)
     answer = {"MD5OfMessageBody": bodies.md5_of(given["MessageBody"])}
     if attributes:
         answer["MD5OfMessageAttributes"] = bodies.md5_of_attributes(attributes)
@@ -222,7 +211,7 @@ def one(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:
 
     async def run(call: Call) -> dict[str, Any]:
         (answer,) = await work(call, [call.parameters])
-        if isinstance(answer, errors.SqsError):
+        if isinstance(answer, SqsError):
             raise answer
         return answer
 
@@ -241,7 +230,7 @@ def each(work: Work) -> Callable[[Call], Awaitable[dict[str, Any]]]:
         failed: list[dict[str, Any]] = []
         for entry in entries:
             answer = entry[FAILURE] if FAILURE in entry else next(answers)
-            if isinstance(answer, errors.SqsError):
+            if isinstance(answer, SqsError):
                 call.failed.append((answer.name, answer.status))
                 failed.append(
                     {
@@ -262,21 +251,21 @@ def _entries(call: Call) -> list[dict[str, Any]]:
     """The entries of a batch, checked together."""
     entries: list[dict[str, Any]] = call.parameters["Entries"]
     if not entries:
-        raise errors.empty_batch(call.operation.name)
+        raise empty_batch(call.operation.name)
     ids = [entry["Id"] for entry in entries]
     if not all(map(_ENTRY_ID.fullmatch, ids)):
-        raise errors.SqsError(
+        raise SqsError(
             "InvalidBatchEntryId",
             "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
             "It can be at most 80 letters long.",
         )
     if twice := [one for at, one in enumerate(ids) if one in ids[:at]]:
-        raise errors.SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
+        raise SqsError("BatchEntryIdsNotDistinct", f"Id {twice[0]} repeated.")
     return entries
 
 
-def _as_sqs(error: Exception) -> errors.SqsError:
-    known = errors.translated(error)
+def _as_sqs(error: Exception) -> SqsError:
+    known = translated(error)
     if known is None:
         raise error
     return known

@@ -11,29 +11,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.find import sources_of
+from cassieq_spark.repair.report import Redriven
+from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.door import on_queue
-from cassieq_spark.server.sqs import errors
+from cassieq_spark.server.sqs.call import Call, SqsError, invalid, no_queue, no_resource, not_found
 from cassieq_spark.server.sqs.protocol import from_json
-from cassieq_spark.server.turns import Busy
 from cassieq_spark.store import portal
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.repair.report import Redriven
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.sqs.call import Call
-
-    Redrive = Callable[..., Awaitable[Redriven]]
+Redrive = Callable[..., Awaitable[Redriven]]
 
 LABEL: Final = "sqs.move"
 """The newest task; older releases know only this one."""
@@ -132,7 +127,7 @@ async def _move(redrive: Redrive, note: Note) -> None:
     except CassieqError as error:
         note["Status"], reason = "FAILED", str(error)[:REASON_LENGTH]
         is_gone = isinstance(error, QueueNotFound)
-        note["FailureReason"] = errors.no_queue().query_code if is_gone else reason
+        note["FailureReason"] = no_queue().query_code if is_gone else reason
         return
     moved = done.moved + done.waiting
     note["ApproximateNumberOfMessagesMoved"] += moved
@@ -157,7 +152,7 @@ def _on_source(
         try:
             return await run(call)
         except QueueNotFound as error:
-            raise errors.no_resource("SourceArn") from error
+            raise no_resource("SourceArn") from error
 
     return named
 
@@ -171,11 +166,11 @@ async def start(call: Call, queue: AsyncQueue) -> Note:
     rate = call.whole("MaxNumberOfMessagesPerSecond", 1, MOST_A_SECOND)
     client = call.backend.client
     if not await portal.asked(sources_of(call.backend.store, queue.name)):
-        raise errors.invalid("Source queue must be configured as a Dead Letter Queue.")
+        raise invalid("Source queue must be configured as a Dead Letter Queue.")
     now_ms = await client.now_us() // 1_000
     notes = _notes((await client.queue(queue.name)).labels)
     if notes and _status(notes[0], now_ms) == "RUNNING":
-        raise errors.invalid(
+        raise invalid(
             "There is already a task running. Only one active task is allowed for a source queue "
             "arn at a given time."
         )
@@ -194,7 +189,7 @@ async def start(call: Call, queue: AsyncQueue) -> Note:
         try:
             await client.queue(target)
         except QueueNotFound as error:
-            raise errors.no_resource("DestinationArn") from error
+            raise no_resource("DestinationArn") from error
         note["DestinationArn"] = call.parameters["DestinationArn"]
     earlier = [{**one, "Status": _status(one, now_ms)} for one in notes[: MOST_LISTED - 1]]
     await client.label_queue(
@@ -221,9 +216,9 @@ async def cancel(call: Call, queue: AsyncQueue) -> Note:
     notes = _notes((await client.queue(queue.name)).labels)
     found = next((one for one in notes if one.get("TaskHandle") == handle), None)
     if found is None:
-        raise errors.not_found("Task does not exist.")
+        raise not_found("Task does not exist.")
     if _status(found, await client.now_us() // 1_000) != "RUNNING":
-        raise errors.SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
+        raise SqsError("UnsupportedOperation", "Only a task that runs can be cancelled.")
     await client.label_queue(queue.name, {CANCELLED: handle})
     moved = "ApproximateNumberOfMessagesMoved"
     return {moved: _shown(found, {}, 0).get(moved, 0)}
@@ -239,7 +234,7 @@ def _source_in(handle: str) -> str:
     try:
         found = from_json(base64.b64decode(handle, validate=True))["sourceArn"]
     except (ValueError, TypeError, KeyError) as error:
-        raise errors.invalid("Value for parameter TaskHandle is invalid.") from error
+        raise invalid("Value for parameter TaskHandle is invalid.") from error
     return str(found)
 
 

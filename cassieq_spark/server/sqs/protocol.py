@@ -10,18 +10,16 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 from xml.etree import ElementTree as Xml
 
 from cassieq_spark.model.dense import has_more_values
-from cassieq_spark.server.large import as_json, in_slices
-from cassieq_spark.server.sqs.errors import SqsError, empty_batch, invalid, missing, readable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from cassieq_spark.server.door import as_json, in_slices
+from cassieq_spark.server.sqs.call import SqsError, empty_batch, invalid, missing, readable
 
 T = TypeVar("T")
 

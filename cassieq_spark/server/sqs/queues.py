@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
 
+from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.door import in_turn, on_queue
 from cassieq_spark.server.sqs import attributes
-from cassieq_spark.server.sqs.errors import SqsError, invalid, is_text, missing, no_queue
+from cassieq_spark.server.sqs.call import Call, SqsError, invalid, is_text, missing, no_queue, wrong
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.server.sqs.call import Call
 
 MOST_RESULTS: Final = 1_000
 MOST_TAGS: Final = 50
@@ -40,18 +36,16 @@ async def create(call: Call) -> dict[str, Any]:
     _check_new_name(call.parameters["QueueName"])
     name, client = call.allowed(call.parameters["QueueName"]), call.backend.client
     given: dict[str, str] = call.get("Attributes") or {}
-    changes = attributes.changes_of(call, given)
+    settings, changed = attributes.changes_of(call, given)
     tags = _tags(call.get("tags") or {})
     _check_count(len(tags), call.parameters["QueueName"])
-    labels = {key: text for key, text in {**changes.labels, **tags}.items() if text is not None}
+    labels = {key: text for key, text in {**changed, **tags}.items() if text is not None}
     try:
         queue, is_new = await client.queue(name), False
     except QueueNotFound:
         try:
-            await _check_may_bury(call, changes, name)
-            queue, is_new = await client.find_or_create_queue(
-                name, labels=labels, **changes.settings
-            )
+            await _check_may_bury(call, settings, name)
+            queue, is_new = await client.find_or_create_queue(name, labels=labels, **settings)
         except QueueNotFound as error:
             raise _no_dead_letter_queue() from error
         except QueueExists:  # somebody has just created it
@@ -135,21 +129,19 @@ async def get_attributes(call: Call, queue: AsyncQueue) -> dict[str, Any]:
 @on_queue
 async def set_attributes(call: Call, queue: AsyncQueue) -> dict[str, Any]:
     """SetQueueAttributes."""
-    changes, client = (
-        attributes.changes_of(call, call.parameters["Attributes"]),
-        call.backend.client,
-    )
-    if changes.settings:
+    settings, labels = attributes.changes_of(call, call.parameters["Attributes"])
+    client = call.backend.client
+    if settings:
         try:
-            await _check_may_bury(call, changes, queue.name)
-            await client.alter_queue(queue.name, **changes.settings)
+            await _check_may_bury(call, settings, queue.name)
+            await client.alter_queue(queue.name, **settings)
         except QueueExists as error:
             raise invalid(error.message) from error
         except QueueNotFound as error:
             await client.queue(queue.name)  # raises the same if it is this queue that is gone
             raise _no_dead_letter_queue() from error
     now = {attributes.MODIFIED: str(await client.now_us() // 1_000_000)}
-    call.backend.keep(await client.label_queue(queue.name, {**changes.labels, **now}))
+    call.backend.keep(await client.label_queue(queue.name, {**labels, **now}))
     return {}
 
 
@@ -191,14 +183,14 @@ async def no_permissions(call: Call) -> NoReturn:
     )
 
 
-async def _check_may_bury(call: Call, changes: attributes.Changes, source: str) -> None:
-    """Ask the dead-letter queue that the changes name, if they name one, whether it may be.
+async def _check_may_bury(call: Call, settings: dict[str, Any], source: str) -> None:
+    """Ask the dead-letter queue that new settings name, if they name one, whether it may be.
 
     Raises:
         QueueNotFound: It does not exist.
         SqsError: It does not allow it.
     """
-    target = changes.settings.get("dead_letter_queue")
+    target = settings.get("dead_letter_queue")
     if target is not None:
         attributes.check_may_bury(call, await call.backend.client.queue(target), source)
 
@@ -242,19 +234,14 @@ def _check_new_name(name: str) -> None:
 
 
 def _no_dead_letter_queue() -> SqsError:
-    return invalid(
-        "Value for parameter RedrivePolicy is invalid. Reason: Dead letter target does not exist."
-    )
+    return wrong("RedrivePolicy", "Dead letter target does not exist.")
 
 
 def _page(call: Call, names: Iterable[str], key: str) -> dict[str, Any]:
     """One page of queue URLs. The token is the last name of the page before, without account."""
     size: int | None = call.get("MaxResults")
     if size is not None and not 1 <= size <= MOST_RESULTS:
-        raise invalid(
-            f"Value {size} for parameter MaxResults is invalid. Reason: Must be between 1 and "
-            f"{MOST_RESULTS}."
-        )
+        raise wrong("MaxResults", f"Must be between 1 and {MOST_RESULTS}.", size)
     after = _name_of(call.get("NextToken"))
     left = [name for name in names if call.own(name) > after]
     page = left[: size or MOST_RESULTS]

@@ -2,5 +2,5 @@
 
 `door` lets a visitor in, and writes the answer; `session` has the cookies, and tells a form of ours
 from one of somebody else. `queues` and `messages` ask the client, `bodies` lays out what it says,
-and `render` makes HTML by the templates.
+and `page` makes HTML by the templates.
 """

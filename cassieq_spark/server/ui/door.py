@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
 
 from cassieq_spark.errors import AuthenticationFailed
 from cassieq_spark.model.rights import Principal
-from cassieq_spark.server.door import (
-    REQUEST_ID,
-    Addresses,
-    Door,
-    queue_of,
-    request_id_of,
-)
-from cassieq_spark.server.guards import Refusal
-from cassieq_spark.server.measured import UI, asked_of
+from cassieq_spark.server.backend import Backend
+from cassieq_spark.server.beside import Rates, RepairLog
+from cassieq_spark.server.door import Addresses, Door, headers_of, queue_of
+from cassieq_spark.server.guards import UI, Refusal, asked_of
 from cassieq_spark.server.operations import PAGES, Page
-from cassieq_spark.server.rest.fields import from_query
-from cassieq_spark.server.rest.problems import headers_of, noted
-from cassieq_spark.server.ui import render
-from cassieq_spark.server.ui.counted import Counts
+from cassieq_spark.server.principal import Gate
+from cassieq_spark.server.rest.call import from_query, noted
+from cassieq_spark.server.ui import page as pages
 from cassieq_spark.server.ui.page import HOME, LOGIN, GoTo, Shown, Visit
+from cassieq_spark.server.ui.queues import Counts
 from cassieq_spark.server.ui.session import Cookies
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from starlette.types import Scope
-
-    from cassieq_spark.server.backend import Backend
-    from cassieq_spark.server.principal import Gate
-    from cassieq_spark.server.rates import Rates
-    from cassieq_spark.server.repairing import RepairLog
 
 LONGEST_FORM: Final = 65_536
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -43,27 +29,26 @@ _NOBODY: Final = Principal(account="", key_id="", grants=())
 """Whoever is not logged in."""
 
 
-_FILES: Final = tuple(Page("file", None, render.file, f"GET /{name}") for name in render.FILES)
-ADDRESSES: Final = Addresses(
-    (*PAGES, *_FILES), UI, nothing="Go to the queues, and look for it there."
-)
+_FILES: Final = tuple(Page("file", None, pages.file, "GET", f"/{name}") for name in pages.FILES)
 
 
 class UiDoor(Door):
     """The ASGI application of the page, below its prefix."""
 
+    addresses = Addresses((*PAGES, *_FILES), UI, nothing="Go to the queues, and look for it there.")
+
     def __init__(self, backend: Backend, gate: Gate, repairs: RepairLog, rates: Rates) -> None:
         super().__init__(backend, gate)
-        self._repairs = repairs
-        self._rates = rates
-        self._counts = Counts(backend)
+        self.repairs = repairs
+        self.rates = rates
+        self.counts = Counts(backend)
 
     async def answer(self, request: Request) -> Response:
         """Show a page, or do what its form says."""
-        page = ADDRESSES.find(request.scope)
+        page = self.addresses.find(request.scope)
         asked_of(request.scope).operation = page.name
         if page in _FILES:
-            return await render.file(page.path[1:])
+            return await pages.file(page.path[1:])
         cookies = Cookies(request)
         principal = _NOBODY
         try:
@@ -80,15 +65,13 @@ class UiDoor(Door):
                 gate=self._gate,
                 principal=principal,
                 backend=self._backend,
-                repairs=self._repairs,
-                rates=self._rates,
-                counts=self._counts,
+                door=self,
                 queue=queue,
                 given=given,
             )
         )
         if page.method == "POST":
-            self._counts.forget()
+            self.counts.forget()
         if isinstance(found, GoTo):
             return _go(found, cookies)
         return self._shown(found, cookies, principal)
@@ -116,20 +99,16 @@ class UiDoor(Door):
             "has_login": self._gate.has_accounts,
             **found.values,
         }
-        response = render.html(found.template, values, found.status)
+        response = pages.html(found.template, values, found.status)
         cookies.write(response, None)
         return response
-
-    def methods(self, path: str) -> Iterable[str] | None:
-        """The methods of an address."""
-        return ADDRESSES.methods(path)
 
     def failure(self, error: Exception, scope: Scope) -> Response:
         """An error as a page: what has happened, and what to do."""
         problem = noted(error, scope, "ui")
         found = Shown("problem.html", {"problem": problem}, problem["status"])
         response = self._shown(found, Cookies(Request(scope)), _NOBODY)
-        response.headers.update({**headers_of(error), REQUEST_ID: request_id_of(scope)})
+        response.headers.update(headers_of(scope, error))
         return response
 
 
@@ -166,6 +145,6 @@ def _path_of(request: Request) -> str:
 
 
 def _go(found: GoTo, cookies: Cookies) -> Response:
-    response = Response(status_code=303, headers={**render.HEADERS, "Location": found.path})
+    response = Response(status_code=303, headers={**pages.HEADERS, "Location": found.path})
     cookies.write(response, found.session)
     return response

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from pydantic import Field
@@ -12,21 +13,15 @@ from pydantic import Field
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of, history_of
 from cassieq_spark.model.ids import LaneId
-from cassieq_spark.model.rights import Right
+from cassieq_spark.model.rights import Principal, Right
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.queue.inspect.visible import Spot, page
-from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.queue.message import Message
+from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui import bodies
-from cassieq_spark.server.ui.page import Form, Shown
+from cassieq_spark.server.ui.page import Form, Shown, Visit
 from cassieq_spark.server.ui.session import GRANTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.model.rights import Principal
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.server.ui.page import Visit
 
 TOGETHER: Final = 20
 """The messages of one page: all their bodies are in memory while it is made."""

@@ -12,23 +12,19 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from cassieq_spark.accounts import tokens
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
 from cassieq_spark.model.rights import Grant, Right
 from cassieq_spark.options.values import Secret
-from cassieq_spark.server.guards import Refusal
-from cassieq_spark.server.measured import UI
-from cassieq_spark.server.rest.fields import Strict
+from cassieq_spark.server.guards import UI, Refusal
+from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.settings import is_loopback
-from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from cassieq_spark.server.ui.page import Visit
+from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown, Visit
 
 SESSION_S: Final = 8 * 3_600
 """How long a login lasts."""
