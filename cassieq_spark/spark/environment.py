@@ -20,18 +20,7 @@ if TYPE_CHECKING:
 
 _logger = get_logger("spark")
 
-OLDEST_PYTHON: Final = (3, 11)
 NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
-
-
-def problems() -> list[str]:
-    """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
-    found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
-    if sys.version_info < OLDEST_PYTHON:
-        found.append(
-            f"is Python {sys.version_info.major}.{sys.version_info.minor}, which is too old"
-        )
-    return found
 
 
 def check_here() -> None:
@@ -40,7 +29,11 @@ def check_here() -> None:
     Raises:
         WorkerEnvironment: Something is missing; the error says what, where, and what to do.
     """
-    _raise_for(sys.executable, problems())
+    _raise_for(sys.executable, _missing())
+
+
+def _missing() -> list[str]:
+    return [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def is_connect(spark: SparkSession) -> bool:
