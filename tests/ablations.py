@@ -1582,8 +1582,8 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                    await self._claiming.give_back(claimed)\n",
-        new="                    pass\n",
+        old="                await self._claiming.give_back(claimed)\n                raise failure\n",
+        new="                raise failure\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
         ),

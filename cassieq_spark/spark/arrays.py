@@ -29,7 +29,9 @@ def is_valid(column: pa.Array) -> NDArray[np.bool_]:
 
 def numbers(column: pa.Array, null: float = 0) -> NDArray[Any]:
     """The values of an array of integers, floats or times, with ``null`` where there is none."""
-    dtype = np.dtype(f"{_kind(column.type)}{column.type.bit_width // 8}")
+    is_unsigned = pa.types.is_unsigned_integer(column.type)
+    kind = "f" if pa.types.is_floating(column.type) else "u" if is_unsigned else "i"
+    dtype = np.dtype(f"{kind}{column.type.bit_width // 8}")
     every = np.frombuffer(column.buffers()[1], dtype=dtype)
     values = every[column.offset : column.offset + len(column)]
     if not column.null_count:
@@ -111,12 +113,6 @@ def repeated(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(
         kind, count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)]
     )
-
-
-def _kind(of: pa.DataType) -> str:
-    if pa.types.is_floating(of):
-        return "f"
-    return "u" if pa.types.is_unsigned_integer(of) else "i"
 
 
 UUID_TEXT: Final = 36

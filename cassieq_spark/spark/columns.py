@@ -126,7 +126,7 @@ class Builder:
             "message_id": lambda: self._message_ids(chunk, ids),
             "queue": lambda: arrays.repeated(self.queue, count, pa.string()),
             "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
-            "tag": lambda: _optional(chunk, chunks.TAG),
+            "tag": lambda: _tags(chunk),
             "headers": lambda: headers_and_group()[0],
             "id": lambda: arrays.integers(ids),
             "bucket": lambda: arrays.repeated(bucket, count, pa.int64()),
@@ -198,10 +198,9 @@ def _with_updates(
     return pc.replace_with_mask(column, pa.array(mask), updates)
 
 
-def _optional(chunk: pa.RecordBatch, name: str) -> pa.Array:
-    if name in chunk.schema.names:
-        return chunk.column(name)
-    return pa.nulls(chunk.num_rows, chunks.STORED_TYPES[name])
+def _tags(chunk: pa.RecordBatch) -> pa.Array:
+    has_tags = chunks.TAG in chunk.schema.names
+    return chunk.column(chunks.TAG) if has_tags else pa.nulls(chunk.num_rows, pa.string())
 
 
 def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:

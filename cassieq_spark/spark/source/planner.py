@@ -205,26 +205,23 @@ class Planner:
     async def _ack_and_claim(
         self, offset: SourceOffset, known: Mapping[QueueName, OneQueue], limits: Limits
     ) -> list[Claimed]:
-        """Ack and claim side by side, on different rows; both are done when this returns.
+        """Ack and claim, side by side if on different rows; both are done when this returns.
 
         If the ack were still under way when Spark logs the next offset, a crash would leave a batch
         that is committed and not acked, and no restart would ack it (I4).
         """
-        acking: asyncio.Task[None] | None = None
-        if self._is_all_claimed(offset, known):
-            acking = asyncio.get_running_loop().create_task(self._ack(offset, known))
+        acking = asyncio.get_running_loop().create_task(self._ack(offset, known))
+        if not self._is_all_claimed(offset, known):
+            await acking
         claimed: list[Claimed] = []
         try:
-            if acking is None:
-                await self._ack(offset, known)
             claimed = await self._claim(limits)
         finally:
-            if acking is not None:
-                await asyncio.wait([acking])
-                if (failure := acking.exception()) is not None:
-                    # No offset will name what was claimed meanwhile [T22].
-                    await self._claiming.give_back(claimed)
-                    raise failure
+            await asyncio.wait([acking])
+            if (failure := acking.exception()) is not None:
+                # No offset will name what was claimed meanwhile [T22].
+                await self._claiming.give_back(claimed)
+                raise failure
         return claimed
 
     async def _claim(self, limits: Limits) -> list[Claimed]:

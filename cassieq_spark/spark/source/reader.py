@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
@@ -77,9 +72,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit by the ``...PerTrigger`` options; without any: all that is visible."""
+        """The limit that Spark has to pass back with each trigger.
+
+        Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
+        only says that ours hold, and `Planner.limits` knows them.
+        """
         with self._load.asked_for_limits():
-            return read_limit(self._options)
+            return ReadMaxRows(self._options.max_messages_per_trigger or ID_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what ``start`` names, then claim the next batch.
@@ -135,21 +134,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             environment.tell_if_slow()
             self._planner = Planner(store.shared(self._options.connection), self._options)
         return self._planner
-
-
-def read_limit(options: SourceOptions) -> ReadLimit:
-    """The limit that Spark has to pass back with each trigger.
-
-    Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
-    only says that there are limits, and `Planner.limits` knows them.
-    """
-    has_limits = (
-        options.max_messages_per_trigger
-        or options.max_bytes_per_trigger
-        or options.min_messages_per_trigger
-    )
-    at_most = options.max_messages_per_trigger or ID_LIMIT
-    return ReadMaxRows(at_most) if has_limits else ReadAllAvailable()
 
 
 class OneLoad:

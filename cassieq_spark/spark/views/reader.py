@@ -167,24 +167,21 @@ def windows(
         at_least: The least number of tasks, as far as there are buckets. Unset: one per core of the
             driver's machine, if that gives each some work.
     """
-    spans = pushdown.intersect(spans, (range(live.start, ID_LIMIT),))
-    total = sum(len(span) for span in pushdown.intersect(spans, (live,)))
+    now, later = (pushdown.intersect(spans, (at,)) for at in (live, range(live.stop, ID_LIMIT)))
+    total = sum(map(len, now))
     wanted = at_least or min(os.cpu_count() or 1, -(-total // FEWEST_BUCKETS))
     share = max(1, -(-total // max(1, wanted, -(-total // MOST_BUCKETS))))
     parts: list[list[range]] = [[]]
     left = share
-    for span in spans:
-        first = span.start
-        while first < min(span.stop, live.stop):
+    for span in now:
+        rest = span
+        while rest:
             if left == 0:
                 parts.append([])
                 left = share
-            end = min(first + left, span.stop, live.stop)
-            parts[-1].append(range(first, end))
-            left -= end - first
-            first = end
-        if first < span.stop:
-            parts[-1].append(range(first, span.stop))
+            parts[-1].append(rest[:left])
+            left, rest = left - len(parts[-1][-1]), rest[left:]
+    parts[-1] += later
     return [tuple(part) for part in parts if part]
 
 
