@@ -6,17 +6,15 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from cassieq_spark.errors import UsageError, WorkerEnvironment
 from cassieq_spark.interpreter import for_spark, is_this, launcher_in
 from cassieq_spark.log import event, get_logger
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
 _logger = get_logger("spark")
 

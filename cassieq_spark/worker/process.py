@@ -13,18 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cassieq_spark.clock import Clock
+from cassieq_spark.queue.message import Message
 from cassieq_spark.worker.child import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.queue.message import Message
 
 MODULE: Final = "cassieq_spark.worker"
 """What the child runs; with ``-m`` it finds modules of the current directory."""
