@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import numpy as np
@@ -19,11 +19,13 @@ from pyspark.sql.types import StructType
 
 from cassieq_spark.model import receipt
 from cassieq_spark.model.ids import BucketNo, LaneId, QueueName, Runs, derived_message_id
-from cassieq_spark.queue.fetch import Found
-from cassieq_spark.queue.lane import Lane
 from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.store import chunk as chunks
+
+if TYPE_CHECKING:  # a load's schema needs this module, and no store
+    from cassieq_spark.queue.fetch import Found
+    from cassieq_spark.queue.lane import Lane
 
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.uint16)
 """The two hex digits of each byte."""
