@@ -1219,8 +1219,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T20",
         rule="A chunk is sized by all columns of its messages.",
-        old="        sizes = row_sizes(batch)\n",
-        new="        sizes = row_sizes(batch.select([BODY]))\n",
+        old="        ends = arrays.ends(row_sizes(batch))\n",
+        new="        ends = arrays.ends(row_sizes(batch.select([BODY])))\n",
         tests=(
             "tests/unit/test_packer.py::test_t20_a_chunk_of_the_arrow_door_is_near_its_limit_whatever_the_columns_hold",
             "tests/unit/test_packer.py::test_t20_a_chunk_of_the_connectors_door_is_near_its_limit_whatever_the_columns_hold",
@@ -1517,8 +1517,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="T5",
         rule="What a replay has taken over is renewed before its other buckets have answered.",
-        old="                self._renewal.hold(\n                    self.lane,\n                    {place: held},",
-        new="                (lambda *_, **__: None)(\n                    self.lane,\n                    {place: held},",
+        old="                self._hold([(place, lease) for lease in ours])\n",
+        new="                pass\n",
         tests=(
             "tests/spark/test_planner.py::test_t5_leases_that_were_taken_over_are_held_while_another_bucket_does_not_answer",
         ),
@@ -1582,8 +1582,8 @@ ABLATIONS: Final = (
         mark="T22",
         rule="What a planner has claimed beside an ack that failed is given back.",
         within="cassieq_spark/spark/source/planner.py",
-        old="                    await self._claiming.give_back(claimed)\n",
-        new="                    pass\n",
+        old="                await self._claiming.give_back(claimed)\n                raise failure\n",
+        new="                raise failure\n",
         tests=(
             "tests/spark/test_planner.py::test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted",
         ),

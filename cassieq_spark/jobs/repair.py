@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import typer
@@ -29,8 +28,7 @@ from cassieq_spark.cli.repair import (
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.ids import QueueName
-from cassieq_spark.options import ConnectionOptions, parse_connection, queue_name, values
+from cassieq_spark.options import parse_connection, queue_name, values
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
@@ -92,18 +90,25 @@ def repair(
     with exit_codes():
         only_one("--once and --interval", once, interval is not None)
         only_one("--full, --dry-run and --verify", full, dry_run, verify)
-        work = partial(
-            _work,
-            parse_connection(connection),
-            [queue_name(name) for name in queue] if queue else None,
-            full=full,
-            dry_run=dry_run,
-            verify=verify,
-            no_leader=no_leader,
-        )
+        given = parse_connection(connection)
+        names = [queue_name(name) for name in queue] if queue else None
         every_s = None if once else INTERVAL.checked("--interval", interval or "30s")
         check_report_file(report)
         check_metrics_file(metrics_file, is_whole=not queue and not dry_run)
+
+        def work() -> RepairReport | VerifyReport | None:
+            with opened(given) as store:
+                if verify:
+                    lanes = portal.run(lanes_of(store, names))
+                    return portal.run(verify_lanes(store, lanes, has_all=names is None))
+                if dry_run:
+                    return portal.run(heal_dry_run(store, names))
+                with portal.entered(leading(store)) as is_leader:
+                    if not (is_leader or no_leader):
+                        return None
+                    spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
+                    return heal(spark, given, names, is_full=full)
+
         while True:
             code = _pass(work, report, metrics_file, None if once else logs)
             if every_s is None or code not in (HEALED, FAILED):
@@ -112,10 +117,9 @@ def repair(
 
 
 def _show(found: RepairReport | VerifyReport, logs: Logs | None) -> bool:
-    if logs is None:
-        return show(found, as_json=is_for_a_program())
-    if isinstance(found, VerifyReport):
-        return show(found, as_json=is_for_a_program(), tell=logs.problem)
+    if logs is None or isinstance(found, VerifyReport):
+        tell = print_problem if logs is None else logs.problem
+        return show(found, as_json=is_for_a_program(), tell=tell)
     if told := changed(found):
         event(_logger, "repair_changed", what=told)
     for problem in found.problems:
@@ -149,29 +153,6 @@ def _pass(
     except PySparkException as error:
         tell(str(error))
         return FAILED
-
-
-def _work(
-    connection: ConnectionOptions,
-    names: list[QueueName] | None,
-    *,
-    full: bool,
-    dry_run: bool,
-    verify: bool,
-    no_leader: bool,
-) -> RepairReport | VerifyReport | None:
-    with opened(connection) as store:
-        if verify:
-            return portal.run(
-                verify_lanes(store, portal.run(lanes_of(store, names)), has_all=names is None)
-            )
-        if dry_run:
-            return portal.run(heal_dry_run(store, names))
-        with portal.entered(leading(store)) as is_leader:
-            if not (is_leader or no_leader):
-                return None
-            spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
-            return heal(spark, connection, names, is_full=full)
 
 
 if __name__ == "__main__":

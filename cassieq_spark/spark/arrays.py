@@ -6,19 +6,16 @@ second of CPU in each of Spark's Python workers (pyarrow 26). These look at the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.ids import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 
 def is_valid(column: pa.Array) -> NDArray[np.bool_]:
@@ -32,7 +29,9 @@ def is_valid(column: pa.Array) -> NDArray[np.bool_]:
 
 def numbers(column: pa.Array, null: float = 0) -> NDArray[Any]:
     """The values of an array of integers, floats or times, with ``null`` where there is none."""
-    dtype = np.dtype(f"{_kind(column.type)}{column.type.bit_width // 8}")
+    is_unsigned = pa.types.is_unsigned_integer(column.type)
+    kind = "f" if pa.types.is_floating(column.type) else "u" if is_unsigned else "i"
+    dtype = np.dtype(f"{kind}{column.type.bit_width // 8}")
     every = np.frombuffer(column.buffers()[1], dtype=dtype)
     values = every[column.offset : column.offset + len(column)]
     if not column.null_count:
@@ -116,25 +115,14 @@ def repeated(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
     )
 
 
-def _kind(of: pa.DataType) -> str:
-    if pa.types.is_floating(of):
-        return "f"
-    return "u" if pa.types.is_unsigned_integer(of) else "i"
-
-
 UUID_TEXT: Final = 36
 UUIDS: Final = pa.binary(16)
-_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
-for _at, _digit in enumerate("0123456789abcdef"):
-    _NIBBLES[ord(_digit)] = _NIBBLES[ord(_digit.upper())] = _at
-_DIGITS: Final = np.array([at for at in range(UUID_TEXT) if at not in (8, 13, 18, 23)])
+_NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def uuids(column: pa.Array) -> pa.Array:
     """Convert checked UUID texts to bytes, all at once."""
-    filled = pc.fill_null(column.cast(pa.string()), "0" * UUID_TEXT)
-    text = np.frombuffer("".join(filled.to_pylist()).encode("ascii"), dtype=np.uint8)
-    nibbles = _NIBBLES[text.reshape(-1, UUID_TEXT)[:, _DIGITS]]
-    raw = np.ascontiguousarray((nibbles[:, 0::2] << 4) | nibbles[:, 1::2])
+    filled = pc.fill_null(column.cast(pa.string()), _NIL)
+    raw = bytes.fromhex("".join(filled.to_pylist()).replace("-", ""))
     values = pa.FixedSizeBinaryArray.from_buffers(UUIDS, len(column), [None, pa.py_buffer(raw)])
     return pc.if_else(column.is_valid(), values, pa.scalar(None, UUIDS))

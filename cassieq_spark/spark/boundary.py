@@ -20,18 +20,16 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from functools import wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
 from pyspark.errors import PySparkRuntimeError
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import zlib
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -20,11 +23,7 @@ from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import ALL
 from cassieq_spark.store import chunk as chunks
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
+if TYPE_CHECKING:  # a load's schema needs this module, and no store
     from cassieq_spark.queue.fetch import Found
     from cassieq_spark.queue.lane import Lane
 
@@ -58,35 +57,27 @@ def arrow_schema(names: tuple[str, ...], has: StructType = ALL) -> pa.Schema:
     return to_arrow_schema(StructType([has[name] for name in names]), timezone="UTC")
 
 
+@dataclass(frozen=True)
 class Builder:
     """Builds record batches of the requested columns from one lane's stored chunks."""
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        queue: QueueName,
-        lane: LaneId,
-        *,
-        bucket_size: int,
-        priority: int = 0,
-    ) -> None:
-        self._names = names
-        self._schema = arrow_schema(names)
-        self._queue = queue
-        self._lane = lane
-        self._bucket_size = bucket_size
-        self._priority = priority
+    names: tuple[str, ...]
+    queue: QueueName
+    lane: LaneId
+    _: KW_ONLY
+    bucket_size: int
+    priority: int = 0
 
     @classmethod
     def of(cls, lane: Lane, names: tuple[str, ...]) -> Builder:
         """A builder of these columns of one lane's messages."""
-        return cls(
-            names,
-            lane.queue,
-            lane.lane_id,
-            bucket_size=lane.bucket_size,
-            priority=lane.priority,
-        )
+        size, priority = lane.bucket_size, lane.priority
+        return cls(names, lane.queue, lane.lane_id, bucket_size=size, priority=priority)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of what it builds."""
+        return arrow_schema(self.names)
 
     def of_found(self, found: Found) -> pa.RecordBatch:
         """Build one record batch of what was fetched."""
@@ -130,14 +121,14 @@ class Builder:
             )
             chunk = chunk.take(arrays.integers(wanted - first))
             offsets = wanted
-        ids = offsets + bucket * self._bucket_size
+        ids = offsets + bucket * self.bucket_size
         count = len(offsets)
         headers_and_group = cache(lambda: groups.split(chunk))
         builders: dict[str, Callable[[], pa.Array]] = {
             "message_id": lambda: self._message_ids(chunk, ids),
-            "queue": lambda: arrays.repeated(self._queue, count, pa.string()),
+            "queue": lambda: arrays.repeated(self.queue, count, pa.string()),
             "body": lambda: _with_updates(chunk.column(chunks.BODY), offsets, bodies or {}),
-            "tag": lambda: _optional(chunk, chunks.TAG),
+            "tag": lambda: _tags(chunk),
             "headers": lambda: headers_and_group()[0],
             "id": lambda: arrays.integers(ids),
             "bucket": lambda: arrays.repeated(bucket, count, pa.int64()),
@@ -146,21 +137,21 @@ class Builder:
             ),
             "delivery_count": lambda: arrays.repeated(delivery_count, count, pa.int32()),
             "receipt": lambda: self._receipts(bucket, lease, offsets),
-            "lane": lambda: arrays.repeated(str(self._lane), count, pa.string()),
-            "priority": lambda: arrays.repeated(self._priority, count, pa.int32()),
+            "lane": lambda: arrays.repeated(str(self.lane), count, pa.string()),
+            "priority": lambda: arrays.repeated(self.priority, count, pa.int32()),
             "group": lambda: headers_and_group()[1],
         }
         built = [
             _as_type(builders[name](), field.type)
-            for name, field in zip(self._names, self._schema, strict=True)
+            for name, field in zip(self.names, self.schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(built, schema=self._schema)
+        return pa.RecordBatch.from_arrays(built, schema=self.schema)
 
     def _message_ids(self, chunk: pa.RecordBatch, ids: NDArray[np.int64]) -> pa.Array:
         """The ids that the writers chose; otherwise ids derived from lane and id."""
         if chunks.MESSAGE_ID not in chunk.schema.names:
-            return _derived_texts(self._lane, ids)
-        derived = _derived_uuids(self._lane, ids)
+            return _derived_texts(self.lane, ids)
+        derived = _derived_uuids(self.lane, ids)
         column = chunk.column(chunks.MESSAGE_ID)
         width = column.type.byte_width
         raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, width)
@@ -174,7 +165,7 @@ class Builder:
         """One receipt per message; null without a lease."""
         if lease is None:
             return pa.nulls(len(offsets), pa.string())
-        return receipt_texts(receipt.prefix(self._lane, bucket, lease), offsets)
+        return receipt_texts(receipt.prefix(self.lane, bucket, lease), offsets)
 
 
 def receipt_texts(head: bytes, offsets: NDArray[np.int64]) -> pa.Array:
@@ -209,10 +200,9 @@ def _with_updates(
     return pc.replace_with_mask(column, pa.array(mask), updates)
 
 
-def _optional(chunk: pa.RecordBatch, name: str) -> pa.Array:
-    if name in chunk.schema.names:
-        return chunk.column(name)
-    return pa.nulls(chunk.num_rows, chunks.STORED_TYPES[name])
+def _tags(chunk: pa.RecordBatch) -> pa.Array:
+    has_tags = chunks.TAG in chunk.schema.names
+    return chunk.column(chunks.TAG) if has_tags else pa.nulls(chunk.num_rows, pa.string())
 
 
 def _derived_uuids(lane: LaneId, ids: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -1,11 +1,16 @@
 """Define the data source ``cassieq``, which Spark asks for its readers and writers.
 
 Spark gives a copy of it to the Python process of each, so nothing is kept here but the load's id.
+
+A table of the session catalog knows its options, but Spark hands only those of a statement to a
+Python data source, ``SELECT * FROM t WITH (...)`` (`V2SessionCatalog.loadTable`,
+`PythonDataSourceV2.getTable`; Spark 4.2 and 4.3). A temporary view keeps its options.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -13,19 +18,28 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CassieqError, UsageError
-from cassieq_spark.options import parse_read, parse_sink, parse_source, parse_view
+from cassieq_spark.errors import CassieqError, OptionInvalid, UsageError
+from cassieq_spark.options import OPTIONS, parse_read, parse_sink, parse_source, parse_view
 from cassieq_spark.options.parse import check_load, refuse_path
-from cassieq_spark.spark import boundary, environment, tables
+from cassieq_spark.spark import boundary, environment
 from cassieq_spark.spark.schema import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, NoReturn
-
     from cassieq_spark.spark.sink import BatchWriter, StreamWriter
 
 T = TypeVar("T")
+
+_OF_TABLE: Final = "option."
+"""Spark stores each option of CREATE TABLE under this prefix, too."""
+
+VIEW: Final = (
+    "CREATE TEMPORARY VIEW v (body BINARY, tag STRING) USING cassieq OPTIONS (contactPoints '...', "
+    "queue '...')"
+)
+"""A view by which SQL can read a queue and write to it."""
+
+STATEMENT: Final = "SELECT * FROM t WITH (contactPoints = '...', queue = '...')"
+"""How a statement about a table gets options."""
 
 
 @boundary.spark_facing
@@ -50,10 +64,11 @@ class CassieqDataSource(DataSource):
         environment.check_here()
         from cassieq_spark.spark.views.columns import VIEWS  # noqa: PLC0415 - after the check: needs pyarrow
 
-        if tables.is_created_by(self.options):
-            tables.refuse_options(self.options)
+        options = self.options
+        if "provider" in options or any(name.lower().startswith(_OF_TABLE) for name in options):
+            _refuse_table_options(options)
         else:
-            check_load(self.options)
+            check_load(options)
         return VIEWS[parse_view(self.options)].schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -148,10 +163,37 @@ def _begin() -> None:
 
 
 def _parsed(parse: Callable[[Mapping[str, Any]], T], options: Mapping[str, Any]) -> T:
-    """Parse the options of a reader or writer, which Spark may have left out: `tables`."""
+    """Parse the options of a reader or writer, which Spark may have left out."""
     refuse_path(options)
-    with tables.explained(options):
+    try:
         return parse(options)
+    except OptionInvalid as error:
+        if options:
+            raise
+        # Why a missing option may be one of none at all.
+        stop = "" if error.message.endswith(("?", ".")) else "."
+        raise OptionInvalid(
+            f"{error.message}{stop} Spark has given no options. If this is a table that was made "
+            "with CREATE TABLE, Spark does not give its OPTIONS to the statements that use it. "
+            f"Give them in the statement: {STATEMENT}. Or use a temporary view: {VIEW}"
+        ) from error
+
+
+def _refuse_table_options(properties: Mapping[str, Any]) -> None:
+    """Refuse a ``CREATE TABLE`` whose options no statement would get.
+
+    Raises:
+        OptionInvalid: The table has options.
+    """
+    own = {one.name.lower(): one.name for one in OPTIONS}
+    keys = [name[len(_OF_TABLE) :] for name in properties if name.lower().startswith(_OF_TABLE)]
+    if keys:
+        names = ", ".join(sorted(own.get(key.lower(), key) for key in keys))
+        raise OptionInvalid(
+            f"this CREATE TABLE has OPTIONS ({names}), but Spark does not give "
+            f"them to the statements that use the table. Use a temporary view instead: {VIEW}. Or "
+            f"create the table without OPTIONS, and give them in each statement: {STATEMENT}"
+        )
 
 
 def _refuse_overwrite(overwrite: bool) -> None:

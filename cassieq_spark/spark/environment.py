@@ -6,32 +6,19 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from cassieq_spark.errors import UsageError, WorkerEnvironment
 from cassieq_spark.interpreter import for_spark, is_this, launcher_in
 from cassieq_spark.log import event, get_logger
 
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
 _logger = get_logger("spark")
 
-OLDEST_PYTHON: Final = (3, 11)
 NEEDED: Final = ("pyarrow", "numpy", "cassandra", "msgpack", "cassieq_spark")
-
-
-def problems() -> list[str]:
-    """List what this interpreter lacks. It runs inside Spark's tasks too, so it imports nothing."""
-    found = [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
-    if sys.version_info < OLDEST_PYTHON:
-        found.append(
-            f"is Python {sys.version_info.major}.{sys.version_info.minor}, which is too old"
-        )
-    return found
 
 
 def check_here() -> None:
@@ -40,7 +27,11 @@ def check_here() -> None:
     Raises:
         WorkerEnvironment: Something is missing; the error says what, where, and what to do.
     """
-    _raise_for(sys.executable, problems())
+    _raise_for(sys.executable, _missing())
+
+
+def _missing() -> list[str]:
+    return [f"has no {name}" for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def is_connect(spark: SparkSession) -> bool:

@@ -5,17 +5,15 @@ As `spark.arrays`, without what imports pandas.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cassieq_spark.model.group import ALLOWED, HEADER, MOST_CHARACTERS
 from cassieq_spark.spark import arrays
 from cassieq_spark.store.chunk import HEADERS, STORED_TYPES, may_have_groups
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _NAME: Final = np.frombuffer(HEADER.encode(), dtype=np.uint8)
 _TEXTS: Final = pa.string()

@@ -5,12 +5,15 @@ A lane has a number here: its place among the queue's fixed lanes, and beyond th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cassieq_spark.model.lanes import (
     MAX_KEY_BYTES,
@@ -19,19 +22,20 @@ from cassieq_spark.model.lanes import (
     longest_delay_us,
     shard_of,
 )
+from cassieq_spark.options import QueueSettings
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.spark import arrays
-from cassieq_spark.spark.packer import KEY, PRIORITY, Packer, due_times, from_input, stored
+from cassieq_spark.spark.packer import (
+    KEY,
+    PRIORITY,
+    ChunkTaker,
+    Packer,
+    due_times,
+    from_input,
+    stored,
+)
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.packer import ChunkTaker
 
 ONLY_LANE: Final = 0
 
@@ -212,8 +216,7 @@ class LanePacker:
         self._expect = expect
         self._sorting = sorting
         self._now_us = now_us
-        self._messages = chunk_messages
-        self._bytes = chunk_bytes
+        self._packer = partial(Packer, chunk_messages=chunk_messages, chunk_bytes=chunk_bytes)
         self._packers: dict[int, Packer] = {}
         self._position = 0
         self._later: list[tuple[pa.RecordBatch, NDArray[np.int64]]] = []
@@ -252,9 +255,6 @@ class LanePacker:
         if lane not in self._packers:
             self._packers[lane] = self._packer(self._takers(lane))
         return self._packers[lane]
-
-    def _packer(self, taker: ChunkTaker) -> Packer:
-        return Packer(taker, chunk_messages=self._messages, chunk_bytes=self._bytes)
 
     def _keep(self, batch: pa.RecordBatch, lanes: NDArray[np.int64]) -> None:
         if self._later_bytes + batch.nbytes > LATER_BYTES:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -26,8 +27,6 @@ from cassieq_spark.store import portal
 from cassieq_spark.store.store import opened
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from prometheus_client.registry import CollectorRegistry
 
 GAUGES: Final = {
@@ -79,7 +78,6 @@ class CassieqListener(StreamingQueryListener):
         self._connection = parse_connection(given) if given else None
         self._lock = threading.Lock()
         self._names: dict[UUID, str] = {}
-        self._reports: dict[UUID, list[dict[str, Any]]] = {}
         self._ends: dict[UUID, list[tuple[dict[str, Any], SourceOffset]]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -90,25 +88,22 @@ class CassieqListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Note a committed batch: Spark reports progress after it writes its commit log."""
         progress = event.progress
-        reports, ends = [], []
-        for source in progress.sources:
-            report = _report(source.latestOffset)
-            if report is None:
-                continue
-            reports.append(report)
-            ends.append((report, SourceOffset.from_json(json.loads(source.endOffset))))
+        ends = [
+            (report, SourceOffset.from_json(json.loads(source.endOffset)))
+            for source in progress.sources
+            if (report := _report(source.latestOffset)) is not None
+        ]
         with self._lock:
             name = self._names.setdefault(progress.runId, progress.name or str(progress.id))
-            if reports:
-                self._reports[progress.runId] = reports
+            if ends:
                 self._ends[progress.runId] = ends
-        for report in reports:
+        for report, _ in ends:
             _log(name, progress.batchId, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that too little was visible for a batch, or nothing: no progress reports that."""
         with self._lock:
-            for report in self._reports.get(event.runId, []):
+            for report, _ in self._ends.get(event.runId, []):
                 if not report["min_messages"]:
                     for one in (report, *report["queues"]):
                         one |= {"behind": 0, "oldest_age_s": None}
@@ -117,7 +112,6 @@ class CassieqListener(StreamingQueryListener):
         """Ack the last batch that Spark has committed; a later one stays leased for a restart."""
         with self._lock:
             self._names.pop(event.runId, None)
-            self._reports.pop(event.runId, None)
             ends = self._ends.pop(event.runId, [])
         for report, end in ends:
             if self._connection is not None and report["ack_mode"] == "commit":
@@ -160,8 +154,8 @@ class CassieqListener(StreamingQueryListener):
         with self._lock:
             reports = [
                 (self._names.get(run, str(run)), copy.deepcopy(report))
-                for run, reports in self._reports.items()
-                for report in reports
+                for run, ends in self._ends.items()
+                for report, _ in ends
             ]
         for key, (name, meaning) in GAUGES.items():
             gauge = GaugeMetricFamily(name, meaning, labels=["query", "queue"])

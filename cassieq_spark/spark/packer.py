@@ -6,13 +6,16 @@ DataFrame's columns before a query begins, `from_input` at each value, and `Pack
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import bucket_plan
@@ -22,12 +25,6 @@ from cassieq_spark.options.option import did_you_mean
 from cassieq_spark.spark import arrays, groups
 from cassieq_spark.spark.schema import SCHEMA, refuse_twice
 from cassieq_spark.store.chunk import BODY, HEADERS, MESSAGE_ID, STORED_TYPES, TAG, Encoder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from numpy.typing import NDArray
-    from pyspark.sql.types import StructField, StructType
 
 DELAY: Final = "delay"
 DUE_AT: Final = "due_at"
@@ -73,10 +70,9 @@ class Packer:
 
     def add(self, checked: pa.RecordBatch) -> None:
         """Take a record batch as `stored` returns it."""
-        if self._waiting is not None:
-            checked = pa.concat_batches([self._waiting, checked])
-            self._waiting = None
-        self._write_chunks(checked, keep_rest=True)
+        waiting, self._waiting = self._waiting, None
+        together = checked if waiting is None else pa.concat_batches([waiting, checked])
+        self._write_chunks(together, keep_rest=True)
 
     def flush(self) -> None:
         """Write the rows that wait."""
@@ -85,18 +81,12 @@ class Packer:
             self._write_chunks(waiting, keep_rest=False)
 
     def _write_chunks(self, batch: pa.RecordBatch, *, keep_rest: bool) -> None:
-        sizes = row_sizes(batch)
-        ends = arrays.ends(sizes)
+        ends = arrays.ends(row_sizes(batch))
         at = 0
         while at < batch.num_rows:
-            end = bucket_plan.chunk_end(
-                ends,
-                at,
-                at_most=min(self._messages, self._writer.capacity()),
-                limit_bytes=self._bytes,
-            )
-            is_last = end == batch.num_rows
-            if is_last and keep_rest and end - at < min(self._messages, self._writer.capacity()):
+            most = min(self._messages, self._writer.capacity())
+            end = bucket_plan.chunk_end(ends, at, at_most=most, limit_bytes=self._bytes)
+            if keep_rest and end == batch.num_rows and end - at < most:
                 self._waiting = batch.slice(at)
                 return
             self._write(batch.slice(at, end - at))
@@ -221,7 +211,7 @@ def _check_columns(found: dict[str, pa.DataType]) -> None:
         allows, says = _ALLOWED[name]
         if not allows(kind):
             hint = ""
-            if name == BODY and _is_text(kind):
+            if name == BODY and kind in _TEXTS:
                 hint = " Cast it: F.col('body').cast('binary')"
             elif name == DUE_AT and pa.types.is_timestamp(kind):
                 hint = " Cast it, as a time of the session's time zone: .cast('timestamp')"
@@ -259,24 +249,6 @@ def _extra_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return sizes
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_headers(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
-
-
 _NOT_BY_SPARK: Final = {
     "ttl": "Set the queue's retention, or put messages with a time to live by "
     "Queue.put_many(ttl=...)",
@@ -286,20 +258,31 @@ _NOT_BY_SPARK: Final = {
 
 _TYPES: Final = {**STORED_TYPES, PRIORITY: pa.int64(), KEY: pa.string()}
 
-_ALLOWED: Final[dict[str, tuple[Any, str]]] = {
-    BODY: (_is_binary, "binary"),
-    TAG: (_is_text, "string"),
-    HEADERS: (_is_headers, "map<string, string>"),
-    GROUP: (_is_text, "string"),
-    DELAY: (_is_number, "a number of seconds"),
+_TEXTS: Final = {pa.string(), pa.large_string()}
+_BINARIES: Final = {pa.binary(), pa.large_binary()}
+
+_ALLOWED: Final[dict[str, tuple[Callable[[pa.DataType], bool], str]]] = {
+    BODY: (_BINARIES.__contains__, "binary"),
+    TAG: (_TEXTS.__contains__, "string"),
+    HEADERS: (
+        lambda kind: pa.types.is_map(kind) and {kind.key_type, kind.item_type} <= _TEXTS,
+        "map<string, string>",
+    ),
+    GROUP: (_TEXTS.__contains__, "string"),
+    DELAY: (
+        lambda kind: (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        ),
+        "a number of seconds",
+    ),
     DUE_AT: (
-        lambda kind: bool(pa.types.is_timestamp(kind) and kind.tz is not None),
+        lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,
         "a timestamp with a time zone",
     ),
-    PRIORITY: (lambda kind: bool(pa.types.is_integer(kind)), "an integer"),
-    KEY: (_is_text, "string"),
+    PRIORITY: (pa.types.is_integer, "an integer"),
+    KEY: (_TEXTS.__contains__, "string"),
     MESSAGE_ID: (
-        lambda kind: _is_text(kind) or _is_binary(kind) or kind == pa.binary(16),
+        {*_TEXTS, *_BINARIES, STORED_TYPES[MESSAGE_ID]}.__contains__,
         "string (a UUID) or binary (16 bytes)",
     ),
 }
@@ -376,22 +359,17 @@ def _due_times(column: pa.Array, _: int) -> pa.Array:
 
 def _message_ids(column: pa.Array, position: int) -> pa.Array:
     """Convert message ids to 16 bytes each; null stays null."""
-    is_text = _is_text(column.type)
-    lengths = pc.utf8_length(column) if is_text else pc.binary_length(column)
-    wanted = arrays.UUID_TEXT if is_text else STORED_TYPES[MESSAGE_ID].byte_width
-    wrong = np.asarray(pc.fill_null(pc.not_equal(lengths, wanted), False))
-    if not wrong.any() and is_text:
-        wrong = np.asarray(
-            pc.fill_null(pc.invert(pc.match_substring_regex(column, _UUID_PATTERN)), False)
-        )
+    is_text, stored_type = column.type in _TEXTS, STORED_TYPES[MESSAGE_ID]
+    if is_text:
+        is_right = pc.match_substring_regex(column, _UUID_PATTERN)
+    else:
+        is_right = pc.equal(pc.binary_length(column), stored_type.byte_width)
     arrays.refuse(
-        wrong,
+        ~np.asarray(pc.fill_null(is_right, True)),
         position,
         lambda row: f"has message_id {column[row].as_py()!r}, which is not a UUID",
     )
-    if not is_text:
-        return column.cast(STORED_TYPES[MESSAGE_ID])
-    return arrays.uuids(column)
+    return arrays.uuids(column) if is_text else column.cast(stored_type)
 
 
 _CHECKED: Final[dict[str, Callable[[pa.Array, int], pa.Array]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -28,18 +28,13 @@ Spark's Python tasks are fed by TCP; in 50 ms a worker reads 100,000 messages (t
 So there are no more tasks than cores except for large batches, and fewer for very small ones."""
 
 
+@dataclass(frozen=True, repr=False)
 class PlannedPartition(InputPartition):
     """Messages for one task, by queue. Pickled by Spark."""
 
-    def __init__(
-        self,
-        connection: ConnectionOptions,
-        names: tuple[str, ...],
-        plan: tuple[tuple[LaneSpec, tuple[Planned, ...]], ...],
-    ) -> None:
-        self.connection = connection
-        self.names = names
-        self.plan = plan
+    connection: ConnectionOptions
+    names: tuple[str, ...]
+    plan: tuple[tuple[LaneSpec, tuple[Planned, ...]], ...]
 
     def __repr__(self) -> str:
         """Show counts only: Spark prints partitions."""

@@ -9,40 +9,36 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
+import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.types import StructType
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.sink_txn import Admission, AlreadyCommitted, Begun, Identity, TaskResult
+from cassieq_spark.options import SinkOptions
 from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import BulkWriter, LaneWriter, Meter
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.lane_packer import LanePacker, SortedLanes, Sorting
 from cassieq_spark.spark.packer import ChunkTaker, check_sink_schema
-from cassieq_spark.spark.worker import settle_in, task_store
+from cassieq_spark.spark.worker import partition_id, settle_in, task_store
 from cassieq_spark.store import portal, store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
-
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.options import SinkOptions
-    from cassieq_spark.queue.lane import Lane
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -62,14 +58,6 @@ class Written(WriterCommitMessage):
     """The report of one winning task attempt to the commit."""
 
     result: TaskResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Named:
-    """The batch that a program has named: it is written once."""
-
-    sink_id: str
-    batch_id: int
 
 
 @boundary.spark_facing
@@ -124,16 +112,15 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_sink_schema(schema)
         self._options = options
-        named = _named(options)
-        if named is None:
+        self._transaction: Begun | tuple[str, int]
+        if (named := _named(options)) is not None:
+            self._transaction = named
+        else:
             # The driver creates the row and no task may: a task must not begin a transaction again
             # that is over (design 8).
             lane = portal.run(open_lane(store.shared(options.connection), options.queue))
-            self._transaction: Begun | _Named = portal.run(
-                transaction.begin_once(lane, f"once:{new_uuid()}")
-            )
-        else:
-            self._transaction = named
+            begins = transaction.begin_once(lane, f"once:{new_uuid()}")
+            self._transaction = portal.run(begins)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition. Runs in a task, once per attempt; each has its own buckets [P8]."""
@@ -143,24 +130,24 @@ class BatchWriter(DataSourceArrowWriter):
         if isinstance(ours, Begun):
             once = portal.run(transaction.admit_once(lane, ours))
             return _write(lane, options, ours.who, once, batches, meter=meter)
-        who = identity(lane, ours.sink_id, _context())
-        admission = portal.run(
-            transaction.admit(lane, who, ours.batch_id, refuse_second_write=True)
-        )
+        sink_id, batch_id = ours
+        who = identity(lane, sink_id, _context())
+        admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
         return _write(lane, options, who, admission, batches, meter=meter)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit. Runs in the driver, in another process, on a pickled copy of this writer."""
         settle_in()
         ours = self._transaction
-        under = ours if isinstance(ours, Begun) else ours.batch_id
+        under = ours if isinstance(ours, Begun) else ours[1]
         _commit(self._options, messages, under, refuse_second_write=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing, as in `StreamWriter.abort`."""
 
 
-def _named(options: SinkOptions) -> _Named | None:
+def _named(options: SinkOptions) -> tuple[str, int] | None:
+    """The batch that a program has named: it is written once."""
     if options.sink_id is None:
         return None
     if options.batch_id is None:
@@ -169,7 +156,7 @@ def _named(options: SinkOptions) -> _Named | None:
             "the first one would be taken for a replay of it, and lost. Set both, and a batch is "
             "written once; or neither, and each write is a new transaction"
         )
-    return _Named(sink_id=options.sink_id, batch_id=options.batch_id)
+    return options.sink_id, options.batch_id
 
 
 def _write(
@@ -192,9 +179,9 @@ def _write(
         writes_in_flight=options.writes_in_flight,
     )
     with portal.entered(heartbeat(lane, who.sink_id)), portal.entered(writer):
-        if len(lane.lanes) == 1 and (expected := _guess.of(lane.lane_id, who.sink_id)):
+        if len(lane.lanes) == 1 and (expected := _expected(lane, who.sink_id)):
             portal.run(writer.of(lane.lane_id).begin(expected=expected))
-        sorts = Sorting(lane.settings, _partition())
+        sorts = Sorting(lane.settings, partition_id())
         lanes = SortedLanes(lane, sorts)
         packer = LanePacker(
             lambda number: _taker(writer.of(portal.run(lanes.lane(number)).lane_id)),
@@ -209,7 +196,7 @@ def _write(
         packer.flush()
         buckets = portal.run(writer.finish())
     filled = sum(place.lane == lane.lane_id for place, _ in buckets)  # others are due lanes
-    _guess.note(lane.lane_id, who.sink_id, filled)
+    _filled.append((lane.lane_id, who.sink_id, filled))
     return Written(TaskResult(who=who, epoch=admission.epoch, buckets=buckets, costs=meter.read()))
 
 
@@ -255,12 +242,6 @@ def _context() -> TaskContext:
     return context
 
 
-def _partition() -> int:
-    """The task's partition, which says in which shard rows without a key go; 0 outside Spark."""
-    context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
-
-
 def identity(lane: Lane, sink_id: str, context: TaskContext | SparkContext) -> Identity:
     """Who writes to a queue, in ``foreachBatch`` or outside of any query.
 
@@ -298,35 +279,21 @@ def run_of_batch(context: TaskContext | SparkContext) -> str:
         ) from None
 
 
-class Guess:
-    """How many buckets the last tasks of one sink have filled in the first lane of its queue.
+_filled: Final[deque[tuple[LaneId, str, int]]] = deque(maxlen=TASKS)
+"""How many buckets this worker's last tasks have filled in the first lane of a queue, by sink.
 
-    Only the last sink counts: a worker of one query writes to one.
+A task that is expected to have rows reserves its buckets at once, and opens the first one before
+the first row; a wrong guess costs an LWT for each bucket, and two more."""
+
+
+def _expected(lane: Lane, sink_id: str) -> int:
+    """How many the next task will fill at least; 0: none, or unknown.
+
+    The fewest of the last two: a bucket too few is opened a little later, and one too many costs
+    two LWTs.
     """
-
-    def __init__(self) -> None:
-        self._sink: tuple[LaneId, str] | None = None
-        self._filled: deque[int] = deque(maxlen=TASKS)
-
-    def of(self, lane: LaneId, sink_id: str) -> int:
-        """How many the next task will fill at least; 0: none, or unknown.
-
-        The fewest of the last two: a bucket too few is opened a little later, and one too many
-        costs two LWTs.
-        """
-        return min(self._filled, default=0) if self._sink == (lane, sink_id) else 0
-
-    def note(self, lane: LaneId, sink_id: str, filled: int) -> None:
-        """Remember what a task has filled."""
-        if self._sink != (lane, sink_id):
-            self._sink = (lane, sink_id)
-            self._filled.clear()
-        self._filled.append(filled)
-
-
-_guess = Guess()
-"""This worker's. A task that is expected to have rows reserves its buckets at once, and opens the
-first one before the first row; a wrong guess costs an LWT for each bucket, and two more."""
+    sink = lane.lane_id, sink_id
+    return min((filled for *where, filled in _filled if tuple(where) == sink), default=0)
 
 
 class Ahead:

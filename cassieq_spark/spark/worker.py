@@ -5,16 +5,18 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.spark.boundary import is_process_of_spark
 from cassieq_spark.store import store
+from cassieq_spark.store.store import Store
 
-if TYPE_CHECKING:
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.store.store import Store
+W = TypeVar("W")
+R = TypeVar("R")
 
 SETTLES_IN_CALL: Final = 2
 """By the second call, Spark and we have imported what the first one needed."""
@@ -35,6 +37,32 @@ def task_store(options: ConnectionOptions) -> Store:
     found = store.shared(options)
     settle_in()
     return found
+
+
+def partition_id() -> int:
+    """The task's partition, which says in which shard rows without a key go; 0 outside Spark."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def in_tasks(
+    context: SparkContext,
+    work: Callable[[Iterable[W]], Iterable[R]],
+    parts: Sequence[W],
+    *,
+    per_task: int = 1,
+    per_core: int = 1,
+) -> list[R]:
+    """Let tasks work on these parts, and return what they have yielded.
+
+    Args:
+        per_task: How many parts a task gets at least, if there are as many.
+        per_core: How many tasks there are at most for each core.
+    """
+    if not parts:
+        return []
+    tasks = min(per_core * context.defaultParallelism, -(-len(parts) // per_task))
+    return context.parallelize(parts, tasks).mapPartitions(work).collect()
 
 
 def _keep_freed_memory() -> None:

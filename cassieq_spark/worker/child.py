@@ -95,27 +95,17 @@ MOST_TRACE: Final = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The function is there; messages may come."""
+class Answer:
+    """What is said once when the function is found, and after each message.
 
+    Attributes:
+        failure: Why the function cannot be used, or what it has raised. None: it can be called, or
+            it has returned.
+        exit_code: Of a process that has ended instead; of a signal the negative number.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The function cannot be used."""
-
-    error: FunctionInvalid
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The function has returned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The function has raised an error."""
-
-    error: str
+    failure: str | None = None
+    exit_code: int | None = None
 
 
 def main(name: str, descriptor: int) -> None:
@@ -132,13 +122,13 @@ def main(name: str, descriptor: int) -> None:
     except FunctionInvalid as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, ImportError):
             _print("the module cannot be imported", error.__cause__)
-        connection.send(Refused(error))
+        connection.send(Answer(error.message))
         return
     messages: SimpleQueue[Message | None] = SimpleQueue()
     threading.Thread(
         target=_receive, args=(connection, messages), name="cassieq-parent", daemon=True
     ).start()
-    connection.send(Ready())
+    connection.send(Answer())
     with asyncio.Runner() as runner:
         while (message := messages.get()) is not None:
             connection.send(_outcome(function, message, runner))
@@ -148,23 +138,22 @@ def _receive(connection: Connection, messages: SimpleQueue[Message | None]) -> N
     """Take messages, also while the function runs: so the end of the parent is noticed at once."""
     try:
         while True:
-            message = connection.recv()
-            messages.put(message)
+            messages.put(connection.recv())
     except (EOFError, OSError):
         # The message will be given to somebody else: no two should work on it for long. What the
         # function has started is in the process group, too.
         os.killpg(0, signal.SIGKILL)
 
 
-def _outcome(function: Callable[[Any], Any], message: Message, runner: asyncio.Runner) -> object:
+def _outcome(function: Callable[[Any], Any], message: Message, runner: asyncio.Runner) -> Answer:
     try:
         returned = function(message)
         if inspect.isawaitable(returned):
             runner.run(_awaited(returned))
     except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
         _print(f"message {message.message_id} failed", error)
-        return Failed(words_of(error))
-    return Done()
+        return Answer(words_of(error))
+    return Answer()
 
 
 def _print(what: str, error: BaseException) -> None:

@@ -13,19 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cassieq_spark.worker.child import Done, Failed, Ready, Refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.clock import Clock
-    from cassieq_spark.queue.message import Message
+from cassieq_spark.clock import Clock
+from cassieq_spark.queue.message import Message
+from cassieq_spark.worker.child import Answer
 
 MODULE: Final = "cassieq_spark.worker"
 """What the child runs; with ``-m`` it finds modules of the current directory."""
@@ -36,13 +32,6 @@ connection open; else it is noticed at once."""
 
 END_S: Final = 5.0
 """An idle process that does not end by itself within this time is killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Died:
-    """The process has ended in the middle of a message; of a signal the negative number."""
-
-    code: int
 
 
 class Process:
@@ -63,20 +52,9 @@ class Process:
         self._connection = Connection(ours.detach())
 
     @property
-    def pid(self) -> int:
-        """Its process id, and its process group's."""
-        return self._child.pid
-
-    @property
     def is_alive(self) -> bool:
         """Whether it has not ended."""
         return self._child.poll() is None
-
-    def began(self, wake: Callable[[], float]) -> Ready | Refused | Died | None:
-        """Wait until it has found the function; see `answer`."""
-        found = self._next(wake)
-        assert not isinstance(found, Done | Failed)  # noqa: S101 - it has no message yet
-        return found
 
     def send(self, message: Message) -> bool:
         """Give it a message. False: it had ended, and the function has not seen the message."""
@@ -87,8 +65,10 @@ class Process:
             self._connection.send(message)
         return True
 
-    def answer(self, wake: Callable[[], float]) -> Done | Failed | Died | None:
-        """Wait for what became of the message.
+    def answer(self, wake: Callable[[], float]) -> Answer | None:
+        """Wait until it has found the function, or for what became of the message.
+
+        A process that has closed the connection and goes on is killed.
 
         Args:
             wake: Called from time to time; does what is due, and returns the monotonic moment
@@ -97,9 +77,20 @@ class Process:
         Returns:
             None if ``wake`` said so.
         """
-        found = self._next(wake)
-        assert not isinstance(found, Ready | Refused)  # noqa: S101 - that was before the message
-        return found
+        while (until_s := wake()) != -inf:
+            left_s = max(0.0, until_s - self._clock.monotonic())
+            has_ended = not self.is_alive  # before the look: it may have answered
+            if wait([self._connection], 0 if has_ended else min(left_s, LOOK_S)):
+                try:
+                    return self._connection.recv()  # type: ignore[no-any-return]  # by protocol
+                except (EOFError, OSError):
+                    has_ended = True
+            if has_ended:
+                with suppress(subprocess.TimeoutExpired):
+                    self._child.wait(END_S)
+                self.kill()
+                return Answer(exit_code=self._child.returncode)
+        return None
 
     def end(self) -> None:
         """End it; it is idle. Exit handlers of the function's module run."""
@@ -115,23 +106,3 @@ class Process:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
         self._connection.close()
-
-    def _next(self, wake: Callable[[], float]) -> Ready | Refused | Done | Failed | Died | None:
-        while (until_s := wake()) != -inf:
-            left_s = max(0.0, until_s - self._clock.monotonic())
-            has_ended = self._child.poll() is not None  # before the look: it may have answered
-            if wait([self._connection], 0 if has_ended else min(left_s, LOOK_S)):
-                try:
-                    return self._connection.recv()  # type: ignore[no-any-return]  # by protocol
-                except (EOFError, OSError):
-                    return self._died()
-            if has_ended:
-                return self._died()
-        return None
-
-    def _died(self) -> Died:
-        """Its exit code; a process that has closed the connection and goes on is killed."""
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(END_S)
-        self.kill()
-        return Died(self._child.wait())

@@ -1,22 +1,23 @@
 """`work` has a function called for each message of a queue, in a pool of processes.
 
-`Slot` is a thread that lets one process work on one message after the other, and settles them.
+A slot is a thread that lets one process work on one message after the other, and settles them.
 While the function runs, the slot renews the message's lease, so a message comes again because its
 work failed or its process died, and not because it took long.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
 from math import inf
-from typing import Final, assert_never
+from typing import Final
 
 from cassieq_spark.client import Client
-from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator, system
 from cassieq_spark.errors import (
     CassieqError,
@@ -28,11 +29,10 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import Backoff
-from cassieq_spark.queue.consumer import Consumer
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message, us_of
-from cassieq_spark.worker.child import Done, Failed, Ready, Refused
-from cassieq_spark.worker.process import Died, Process
+from cassieq_spark.worker.child import Answer
+from cassieq_spark.worker.process import Process
 
 LOOK_S: Final = 1.0
 """How long an idle slot waits for a message, before it looks after its process: as rarely an idle
@@ -51,6 +51,9 @@ RESTART_S: Final = 1.0
 """The pause after a process that could not be used; it doubles with each further one."""
 
 LONGEST_RESTART_S: Final = 30.0
+
+SLICE_S: Final = 0.2
+"""A stop is noticed within this time."""
 
 _logger = get_logger("worker")
 
@@ -81,133 +84,177 @@ class WorkSettings:
     backoff: Backoff = field(default_factory=Backoff)
 
 
-@dataclass(slots=True, kw_only=True)
-class Shared:
+class _Pool:
     """What the slots of a worker share.
 
     Attributes:
-        visibility_s: A renewed lease ends so much later.
         changed: Set when a slot is ready, or cannot be.
-        ready: How many processes have found the function so far.
+        is_ready: Whether a process has found the function.
         refused: Why the last one did not.
         begun: Set when messages may be got from the consumer, or the worker stops.
-        last_s: When a message came or a slot was busy for the last time, monotonic.
+        last_s: When a message came, or there was something to do, for the last time, monotonic.
         failure: The queue is gone.
         ends_at: The moment from which no function runs on, monotonic; infinite until a stop.
         stopped: Set when slots shall end, each when its message is settled.
     """
 
-    settings: WorkSettings
-    client: Client
-    queue: Queue
-    consumer: Consumer
-    visibility_s: float
-    clock: Clock
-    rng: random.Random = field(default_factory=generator)
-    changed: threading.Event = field(default_factory=threading.Event)
-    ready: int = 0
-    refused: FunctionInvalid | None = None
-    begun: threading.Event = field(default_factory=threading.Event)
-    last_s: float = 0.0
-    failure: QueueDeleted | None = None
-    ends_at: float = inf
-    stopped: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, client: Client, queue: Queue, settings: WorkSettings) -> None:
+        self.client = client
+        self.queue = queue
+        self.settings = settings
+        self.visibility_s = settings.visibility_s or queue.settings.visibility_timeout_s
+        self.consumer = queue.consumer(
+            prefetch=settings.prefetch,
+            visibility_timeout=self.visibility_s,
+            consumer=None,
+            priority_at_least=settings.priority_at_least,
+        )
+        self.clock = SystemClock()
+        self.rng = generator()
+        self.changed = threading.Event()
+        self.is_ready = False
+        self.refused: FunctionInvalid | None = None
+        self.begun = threading.Event()
+        self.last_s = 0.0
+        self.failure: QueueDeleted | None = None
+        self.ends_at = inf
+        self.stopped = threading.Event()
+        self.slots = [_Slot(self, number) for number in range(1, settings.concurrency + 1)]
 
     def about(self, message: Message) -> dict[str, str]:
         """What events about a message have in common."""
         return {"queue": self.queue.name, "message": message.message_id}
 
+    def refuse(self, why: str) -> None:
+        """Note that a process could not be used; without any that can, the worker ends."""
+        self.refused = FunctionInvalid(why)
+        self.changed.set()
+        if self.is_ready:
+            self.tell_of_process(str(self.refused))
 
-class Slot:
-    """One thread with one process, which is replaced when it dies.
+    def tell_of_process(self, error: str) -> None:
+        """Tell why another process is needed."""
+        event(_logger, "worker_process_failed", queue=self.queue.name, error=error)
 
-    Attributes:
-        is_busy: Whether its function runs, or its process begins.
-    """
+    def until_stop(self) -> float:
+        """Wait for a process as long as the worker works; see `Process.answer`."""
+        return -inf if self.stopped.is_set() else inf
 
-    def __init__(self, shared: Shared, number: int) -> None:
-        self._shared = shared
-        self._clock = shared.clock
+    def watch(self, should_stop: Callable[[], object]) -> None:
+        """Let the slots get messages; return when the worker should stop, or is idle for too long.
+
+        It is idle when a slot waits in vain, and none has a message in hand, which may be given
+        back, and come again. A process that begins is no work: it may never have begun.
+        """
+        self.last_s = self.clock.monotonic()
+        self.begun.set()
+        while not should_stop():
+            self.clock.wait(SLICE_S)
+            if self.failure is not None:
+                raise self.failure
+            now_s, states = self.clock.monotonic(), {slot.state for slot in self.slots}
+            if _State.WORKS in states or _State.WAITS not in states:
+                self.last_s = now_s
+            elif now_s - self.last_s >= self.settings.idle_s:
+                return
+
+    def stop(self) -> None:
+        """Let no slot begin with a further message; functions have the grace time from now on."""
+        if not self.stopped.is_set():
+            self.ends_at = self.clock.monotonic() + self.settings.grace_s
+            self.stopped.set()
+            self.begun.set()
+
+    def end(self, kind: type[BaseException] | None) -> None:
+        """Return when all processes are gone."""
+        self.stop()
+        if kind is not None and not issubclass(kind, Exception):
+            self.ends_at = -inf  # a second signal: nobody wants to wait
+        try:
+            self._join()
+        except BaseException:
+            self.ends_at = -inf
+            self._join()
+            raise
+
+    def _join(self) -> None:
+        for slot in self.slots:
+            if slot.thread.ident is not None:
+                slot.thread.join()
+
+
+class _State(Enum):
+    """What a slot does: its process begins, it waits for a message, or has one in hand."""
+
+    BEGINS = auto()
+    WAITS = auto()
+    WORKS = auto()
+
+
+class _Slot:
+    """One thread with one process, which is replaced when it dies."""
+
+    def __init__(self, pool: _Pool, number: int) -> None:
+        self._pool = pool
         self._process: Process | None = None
-        self.is_busy = True
+        self.state = _State.BEGINS
         self.thread = threading.Thread(target=self._run, name=f"cassieq-worker-{number}")
 
     def _run(self) -> None:
+        stopped, attempt = self._pool.stopped, 0
         try:
-            while (process := self._started()) is not None:
-                self._serve(process)
+            while not stopped.is_set():
+                if (process := self._begin()) is not None:
+                    self._serve(process)
+                    attempt = 0
+                else:
+                    stopped.wait(min(LONGEST_RESTART_S, system.jitter(RESTART_S, attempt)))
+                    attempt += 1
         except QueueDeleted as error:
-            self._shared.failure = error
+            self._pool.failure = error
         finally:
             if self._process is not None:
                 self._process.end()
 
-    def _started(self) -> Process | None:
-        """A process that waits for a message; None: the worker stops."""
-        attempt = 0
-        self.is_busy = True
-        while not self._shared.stopped.is_set():
-            process, failure = self._attempt()
-            if process is not None:
-                return process
-            if failure is not None:
-                self._tell(failure)
-                pause_s = min(LONGEST_RESTART_S, system.jitter(RESTART_S, attempt))
-                self._shared.stopped.wait(pause_s)
-                attempt += 1
+    def _begin(self) -> Process | None:
+        """A process that has found the function; None: there is none, or the worker stops."""
+        pool, name = self._pool, self._pool.settings.function
+        self.state = _State.BEGINS
+        try:
+            process = self._process = Process(name, pool.clock)
+        except OSError as error:
+            pool.refuse(f"no process could be started for {name!r}: {error}")
+            return None
+        found = process.answer(pool.until_stop)
+        if found == Answer():
+            pool.is_ready = True
+            pool.changed.set()
+            return process
+        self._drop(process)
+        if found is not None:
+            died = f"the process that imports {name!r} ended with exit code {found.exit_code}"
+            pool.refuse(found.failure or died)
         return None
 
-    def _attempt(self) -> tuple[Process | None, FunctionInvalid | None]:
-        """A process that has found the function, or why there is none."""
-        name = self._shared.settings.function
-        try:
-            process = self._process = Process(name, self._clock)
-        except OSError as error:
-            return None, FunctionInvalid(f"no process could be started for {name!r}: {error}")
-        found = process.began(self._until_stop)
-        if isinstance(found, Ready):
-            self._shared.ready += 1
-            self._shared.changed.set()
-            return process, None
-        self._replace(process)
-        match found:
-            case Refused():
-                return None, found.error
-            case Died():
-                text = f"the process that imports {name!r} ended with exit code {found.code}"
-                return None, FunctionInvalid(text)
-            case None:
-                return None, None
-            case _:
-                assert_never(found)
-
-    def _tell(self, failure: FunctionInvalid) -> None:
-        self._shared.refused = failure
-        self._shared.changed.set()
-        if self._shared.ready:  # else the error ends the worker
-            self._tell_of_process(str(failure))
-
-    def _tell_of_process(self, error: str) -> None:
-        event(_logger, "worker_process_failed", queue=self._shared.queue.name, error=error)
-
-    def _until_stop(self) -> float:
-        return -inf if self._shared.stopped.is_set() else inf
+    def _drop(self, process: Process) -> None:
+        process.kill()
+        self._process = None
 
     def _serve(self, process: Process) -> None:
         """Work on messages until the process has to be replaced, or the worker stops."""
-        shared = self._shared
-        shared.begun.wait()
-        while not shared.stopped.is_set():
-            self.is_busy = False
+        pool = self._pool
+        pool.begun.wait()
+        while not pool.stopped.is_set():
+            self.state = _State.WAITS
             message = self._next()
             if message is None:
                 if process.is_alive:
                     continue
-                self._tell_of_process("it ended while it was idle")
+                pool.tell_of_process("it ended while it was idle")
                 break
-            shared.last_s = self._clock.monotonic()
-            self.is_busy = True
-            if shared.stopped.is_set():
+            pool.last_s = pool.clock.monotonic()
+            self.state = _State.WORKS
+            if pool.stopped.is_set():
                 # Nobody has seen it: another worker gets it at once.
                 self._release(message, is_counted=False)
                 return
@@ -218,75 +265,54 @@ class Slot:
                 break
         else:
             return
-        self._replace(process)
-
-    def _replace(self, process: Process) -> None:
-        process.kill()
-        self._process = None
+        self._drop(process)
 
     def _next(self) -> Message | None:
         try:
-            return self._shared.consumer.get(LOOK_S)
+            return self._pool.consumer.get(LOOK_S)
         except ClientClosed:  # the worker stops
             return None
         except QueueDeleted:
             raise
         except StoreError:  # the consumer has logged it, and goes on
-            self._shared.stopped.wait(RETRY_S)
+            self._pool.stopped.wait(RETRY_S)
             return None
 
     def _work(self, process: Process, message: Message) -> bool:
         """Wait for the function, and settle its message. False: the process cannot be used on."""
-        lease, age = _Renewal(self._shared, message), _Age(self._shared, message)
-        began = self._clock.monotonic()
-        times_out_at = began + self._shared.settings.timeout_s
+        pool, lease = self._pool, _Lease(self._pool, message)
+        began = pool.clock.monotonic()
+        times_out_at = began + pool.settings.timeout_s
 
         def wake() -> float:
-            until = min(times_out_at, self._shared.ends_at)
-            if until <= self._clock.monotonic():
-                return -inf
-            return min(until, lease.renewed(), age.told())
+            until = min(times_out_at, pool.ends_at)
+            return -inf if until <= pool.clock.monotonic() else min(until, lease.see_to())
 
         found = process.answer(wake)
-        match found:
-            case Done():
-                self._done(message)
-                return True
-            case Failed():
-                self._failed(message, found.error)
-                return True
-            case Died():
-                self._failed(message, f"the process ended with exit code {found.code}")
-                return False
-            case None:
-                process.kill()
-                took_s = self._clock.monotonic() - began
-                if times_out_at <= self._shared.ends_at:
-                    self._failed(message, f"stopped after {took_s:.1f} s: --timeout is over")
-                else:
-                    event(_logger, "worker_stopped_function", **self._shared.about(message))
-                    # The function has seen it, so the delivery counts: its fence is used up.
-                    self._release(message)
-                return False
-            case _:
-                assert_never(found)
-
-    def _done(self, message: Message) -> None:
-        try:
-            try:
-                self._shared.consumer.ack(message)
-            except ClientClosed:  # the worker stops
-                self._shared.queue.ack(message)
-        except CassieqError as error:
-            event(_logger, "worker_not_settled", **self._shared.about(message), error=str(error))
+        if found is None:
+            process.kill()
+            took_s = pool.clock.monotonic() - began
+            if times_out_at <= pool.ends_at:
+                self._failed(message, f"stopped after {took_s:.1f} s: --timeout is over")
+            else:
+                event(_logger, "worker_stopped_function", **pool.about(message))
+                # The function has seen it, so the delivery counts: its fence is used up.
+                self._release(message)
+        elif found.exit_code is not None:
+            self._failed(message, f"the process ended with exit code {found.exit_code}")
+        elif found.failure is not None:
+            self._failed(message, found.failure)
+        else:
+            self._settle(message, partial(self._ack, message))
+        return found is not None and found.exit_code is None
 
     def _failed(self, message: Message, error: str) -> None:
-        shared, count = self._shared, message.delivery_count
-        delay_s = shared.settings.backoff.delay_s(count, shared.rng.random())
+        pool, count = self._pool, message.delivery_count
+        delay_s = pool.settings.backoff.delay_s(count, pool.rng.random())
         event(
             _logger,
             "worker_failed",
-            **shared.about(message),
+            **pool.about(message),
             deliveries=count,
             delay_s=round(delay_s, 1),
             error=error,
@@ -294,68 +320,63 @@ class Slot:
         self._release(message, delay_s=delay_s)
 
     def _release(self, message: Message, *, delay_s: float = 0.0, is_counted: bool = True) -> None:
+        release = partial(self._pool.queue.release, delay=delay_s, is_counted=is_counted)
+        self._settle(message, partial(release, message))
+
+    def _ack(self, message: Message) -> None:
         try:
-            self._shared.queue.release(message, delay=delay_s, is_counted=is_counted)
+            self._pool.consumer.ack(message)
+        except ClientClosed:  # the worker stops
+            self._pool.queue.ack(message)
+
+    def _settle(self, message: Message, settle: Callable[[], object]) -> None:
+        try:
+            settle()
         except CassieqError as error:
-            event(_logger, "worker_not_settled", **self._shared.about(message), error=str(error))
+            event(_logger, "worker_not_settled", **self._pool.about(message), error=str(error))
 
 
-class _Renewal:
-    """Renews the lease of one message for as long as the function runs."""
+class _Lease:
+    """The lease of one message, renewed for as long as its function runs, which is told if long.
 
-    def __init__(self, shared: Shared, message: Message) -> None:
-        self._shared = shared
+    The function may hang, and its message is kept from others.
+    """
+
+    def __init__(self, pool: _Pool, message: Message) -> None:
+        self._pool = pool
         self._message = message
         assert message.visible_until is not None  # noqa: S101 - it was got, not peeked at
-        left_s = (us_of(message.visible_until) - shared.client.now_us()) / 1e6
-        self._at = shared.clock.monotonic() + left_s - shared.visibility_s / RENEWED_AT
+        left_s = (us_of(message.visible_until) - pool.client.now_us()) / 1e6
+        self._began = pool.clock.monotonic()
+        self._renew_at = self._began + left_s - pool.visibility_s / RENEWED_AT
+        self._tell_at = self._began + LONG * pool.visibility_s
 
-    def renewed(self) -> float:
-        """Renew the lease if that is due, and return when it is due next, monotonic."""
-        shared, message = self._shared, self._message
-        if shared.clock.monotonic() < self._at:
-            return self._at
+    def see_to(self) -> float:
+        """Do what is due, and return when something is due next, monotonic."""
+        now = self._pool.clock.monotonic()
+        if now >= self._tell_at:
+            age_s = now - self._began
+            about = self._pool.about(self._message)
+            event(_logger, "worker_function_runs", **about, age_s=round(age_s, 1))
+            self._tell_at = now + age_s
+        if now >= self._renew_at:
+            self._renew_at = self._renewed()
+        return min(self._renew_at, self._tell_at)
+
+    def _renewed(self) -> float:
+        """Renew the lease, and return when that is due again."""
+        pool, about = self._pool, self._pool.about(self._message)
         try:
             # The timeout of the function is not noticed meanwhile.
-            with shared.client.store.session.within(shared.visibility_s / RENEWED_AT / 2):
-                shared.queue.extend(message, shared.visibility_s)
+            with pool.client.store.session.within(pool.visibility_s / RENEWED_AT / 2):
+                pool.queue.extend(self._message, pool.visibility_s)
         except ReceiptExpired:
-            event(_logger, "worker_lease_lost", **shared.about(message))
-            self._at = inf
+            event(_logger, "worker_lease_lost", **about)
+            return inf
         except CassieqError as error:
-            event(_logger, "worker_lease_failed", **shared.about(message), error=str(error))
-            self._at = shared.clock.monotonic() + RETRY_S
-        else:
-            kept = 1 - 1 / RENEWED_AT
-            self._at = shared.clock.monotonic() + shared.visibility_s * kept
-        return self._at
-
-
-class _Age:
-    """Tells of a function that runs for long: it may hang, and its message is kept from others."""
-
-    def __init__(self, shared: Shared, message: Message) -> None:
-        self._shared = shared
-        self._message = message
-        self._began = shared.clock.monotonic()
-        self._next_s = LONG * shared.visibility_s
-
-    def told(self) -> float:
-        """Tell of it if that is due, and return when it is due next, monotonic."""
-        age_s = self._shared.clock.monotonic() - self._began
-        if age_s >= self._next_s:
-            event(
-                _logger,
-                "worker_function_runs",
-                **self._shared.about(self._message),
-                age_s=round(age_s, 1),
-            )
-            self._next_s = 2 * age_s
-        return self._began + self._next_s
-
-
-SLICE_S: Final = 0.2
-"""A stop is noticed within this time."""
+            event(_logger, "worker_lease_failed", **about, error=str(error))
+            return pool.clock.monotonic() + RETRY_S
+        return pool.clock.monotonic() + pool.visibility_s * (1 - 1 / RENEWED_AT)
 
 
 def work(
@@ -381,76 +402,18 @@ def work(
         QueueNotFound, QueueDeleted: The queue is not there, or no longer.
         StoreError: At the end: acks could not be stored, so their messages come again.
     """
-    opened = client.queue(queue)
-    visibility_s = settings.visibility_s or opened.settings.visibility_timeout_s
-    consumer = opened.consumer(
-        prefetch=settings.prefetch,
-        visibility_timeout=visibility_s,
-        consumer=None,
-        priority_at_least=settings.priority_at_least,
-    )
-    shared = Shared(
-        settings=settings,
-        client=client,
-        queue=opened,
-        consumer=consumer,
-        visibility_s=visibility_s,
-        clock=SystemClock(),
-    )
-    slots = [Slot(shared, number) for number in range(1, settings.concurrency + 1)]
+    pool = _Pool(client, client.queue(queue), settings)
     with ExitStack() as stack:
-        stack.push(lambda kind, *_: _end(shared, slots, kind))
-        for slot in slots:
+        stack.push(lambda kind, *_: pool.end(kind))
+        for slot in pool.slots:
             slot.thread.start()
-        while not shared.ready:
+        while not pool.is_ready:
             if should_stop():
                 return
-            if shared.refused is not None:
-                raise shared.refused
-            shared.changed.wait(SLICE_S)
+            if pool.refused is not None:
+                raise pool.refused
+            pool.changed.wait(SLICE_S)
         on_start()
-        stack.enter_context(consumer)
-        stack.callback(_stop, shared)  # first of all: the consumer's end may wait for Cassandra
-        _watch(shared, slots, should_stop)
-
-
-def _watch(shared: Shared, slots: list[Slot], should_stop: Callable[[], object]) -> None:
-    """Let the slots get messages; return when the worker should stop, or is idle for too long."""
-    shared.last_s = shared.clock.monotonic()
-    shared.begun.set()
-    while not should_stop():
-        shared.clock.wait(SLICE_S)
-        if shared.failure is not None:
-            raise shared.failure
-        now_s = shared.clock.monotonic()
-        if any(slot.is_busy for slot in slots):
-            shared.last_s = now_s  # what a function has in hand may be given back, and come again
-        elif now_s - shared.last_s >= shared.settings.idle_s:
-            return
-
-
-def _stop(shared: Shared) -> None:
-    """Let no slot begin with a further message; functions have the grace time from now on."""
-    if not shared.stopped.is_set():
-        shared.ends_at = shared.clock.monotonic() + shared.settings.grace_s
-        shared.stopped.set()
-        shared.begun.set()
-
-
-def _end(shared: Shared, slots: list[Slot], kind: type[BaseException] | None) -> None:
-    """Return when all processes are gone."""
-    _stop(shared)
-    if kind is not None and not issubclass(kind, Exception):
-        shared.ends_at = -inf  # a second signal: nobody wants to wait
-    try:
-        _join(slots)
-    except BaseException:
-        shared.ends_at = -inf
-        _join(slots)
-        raise
-
-
-def _join(slots: list[Slot]) -> None:
-    for slot in slots:
-        if slot.thread.ident is not None:
-            slot.thread.join()
+        stack.enter_context(pool.consumer)
+        stack.callback(pool.stop)  # first of all: the consumer's end may wait for Cassandra
+        pool.watch(should_stop)

@@ -400,6 +400,26 @@ def test_processes_that_are_killed_again_and_again_lose_no_message(
     assert 0 == workers.stop(process).code
 
 
+def test_a_worker_is_idle_also_where_a_process_never_begins(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    workers.write(
+        "stuck.py",
+        "from work import HERE, note, wait_for\n"
+        "try:\n"
+        "    (HERE / 'first').touch(exist_ok=False)\n"
+        "except FileExistsError:\n"
+        "    wait_for('never')\n",
+    )
+    queue.put(b"m")
+
+    ended = workers.run("stuck:note", "--idle-timeout", "1s")
+
+    assert 0 == ended.code, ended.err
+    assert [b"m"] == [body.encode() for _, body, _ in workers.said()]
+    assert (0, 0, 0, 0) == lie(queue)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from cassieq_spark.errors import QueueDeleted
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.options import parse_sink
 from cassieq_spark.spark import sink
-from cassieq_spark.spark.sink import BatchWriter, Guess
+from cassieq_spark.spark.sink import BatchWriter
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import close_shared
 from tests.fixtures.cassandra import KEYSPACE
@@ -80,7 +81,7 @@ class Worker:
     def __init__(
         self, cassandra: EmbeddedCassandra, door: Door, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sink, "_guess", Guess())
+        monkeypatch.setattr(sink, "_filled", deque(maxlen=sink.TASKS))
         self.door = door
         self._writer = writer_of(cassandra, door)
 

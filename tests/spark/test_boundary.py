@@ -154,7 +154,7 @@ def test_every_door_that_spark_calls_is_one() -> None:
                     for method, member in vars(cls).items()
                     if inspect.isfunction(member) and hasattr(base, method) and method[0] != "_"
                 ]
-    assert {"StreamReader.latestOffset", "BatchWriter.commit", "LookReader.read"} <= dict(
+    assert {"StreamReader.latestOffset", "BatchWriter.commit", "ViewReader.read"} <= dict(
         found
     ).keys()
     found += [

@@ -19,7 +19,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.options import parse_read
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.spark.views.columns import VIEWS
-from cassieq_spark.spark.views.reader import PushingLookReader, PushingViewReader, reader
+from cassieq_spark.spark.views.reader import PushingViewReader, reader
 from cassieq_spark.store import chunk, portal, store
 from tests.fixtures.rows import as_an_older_sink
 
@@ -410,7 +410,7 @@ def reads_of(streams: Streams, name: str, schema: str, *filters: Filter) -> Coun
     """Statements of planning and of all tasks, in this process, by name."""
     options = parse_read({**streams.options, "view": name, "pushFilters": "true"})
     made = reader(options, StructType.fromDDL(schema))
-    assert isinstance(made, PushingViewReader | PushingLookReader)
+    assert isinstance(made, PushingViewReader)
     where = store.shared(options.connection)
     before = Counter(where.session.counts)
     try:

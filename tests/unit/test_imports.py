@@ -30,6 +30,13 @@ def test_spark_plans_without_what_only_tasks_need(code: str) -> None:
     assert not HEAVY & (imported(code) - spark_itself)
 
 
+def test_a_load_is_told_its_columns_without_a_store() -> None:
+    imported(
+        "import sys\nfrom cassieq_spark.spark.views.columns import VIEWS\n"
+        "assert 'cassandra' not in sys.modules"
+    )
+
+
 def test_a_store_does_not_look_for_twisted() -> None:
     """The driver's look for Twisted would import it, and more."""
     assert not {"wrapt", "deprecated"} & imported("import cassieq_spark.store.store")

@@ -8,7 +8,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.store.tables import messages as unread
 from cassieq_spark.store.tables.messages import ROW_BYTES, UNREAD_FOR_S, ChunkRow, Unread
-from cassieq_spark.testing.clock import ManualClock
+from cassieq_spark.testing import ManualClock
 
 SIZE = 1_000
 """Bytes of a chunk of these tests, in memory."""

@@ -17,8 +17,8 @@ from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
 from cassieq_spark.spark.columns import receipt_texts
-from cassieq_spark.spark.jobs import verdicts
-from cassieq_spark.spark.jobs.verdicts import Gathered, gather, put_together
+from cassieq_spark.spark.jobs import settle_frame as verdicts
+from cassieq_spark.spark.jobs.settle_frame import Gathered, gather, put_together
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane

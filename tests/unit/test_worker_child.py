@@ -14,7 +14,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.message import Message
-from cassieq_spark.worker.child import Done, Failed, Ready, Refused
+from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path) -> Itera
     finally:
         os.dup2(own, 2)
         os.close(own)
-    assert isinstance(process.began(lambda: inf), Ready)
+    assert Answer() == process.answer(lambda: inf)
     yield process
     process.kill()
 
 
-def answer_to(process: Process, given: Message) -> object:
+def answer_to(process: Process, given: Message) -> Answer | None:
     assert process.send(given)
     return process.answer(lambda: inf)
 
@@ -80,8 +80,8 @@ def test_an_error_whose_own_text_fails_is_an_error_of_one_message(
     process: Process, log: Path
 ) -> None:
     says = "Mute: its text cannot be shown, because its __str__ raises SystemExit"
-    assert Failed(says) == answer_to(process, message(b"mute"))
-    assert Done() == answer_to(process, message(b"fine"))
+    assert Answer(says) == answer_to(process, message(b"mute"))
+    assert Answer() == answer_to(process, message(b"fine"))
     assert "in call" in log.read_text(encoding="utf-8")
 
 
@@ -92,8 +92,8 @@ def test_the_log_of_a_failure_has_its_time_its_message_and_a_bounded_length(
 
     answer = answer_to(process, given)
 
-    assert isinstance(answer, Failed)
-    assert 500 == len(answer.error)
+    assert answer is not None
+    assert 500 == len(answer.failure or "")
     said = log.read_text(encoding="utf-8")
     moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
     assert re.match(rf"{moment} message {given.message_id} failed: Traceback ", said)
@@ -109,11 +109,11 @@ def test_a_module_whose_error_has_no_text_is_refused_by_name(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = Process("child_broken:call", SystemClock())
     try:
-        found = process.began(lambda: inf)
+        found = process.answer(lambda: inf)
     finally:
         process.kill()
 
-    assert isinstance(found, Refused)
+    assert found is not None
     assert "module 'child_broken' of 'child_broken:call' cannot be imported: Mute" in str(
-        found.error
+        found.failure
     )

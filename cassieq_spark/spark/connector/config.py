@@ -96,13 +96,14 @@ def spark_config(
         UsageError: A value has a wrong form; or TLS is configured by PEM files (variable
             CASSIEQ_SSL_CA_FILE), which the connector cannot read, and no trust store is given.
     """
-    given = {
-        "contactPoints": contact_points,
-        "datacenter": datacenter,
-        "username": username,
-        "password": password,
-    }
-    connection = parse_connection({key: value for key, value in given.items() if value is not None})
+    connection = parse_connection(
+        {
+            "contactPoints": contact_points,
+            "datacenter": datacenter,
+            "username": username,
+            "password": password,
+        }
+    )
     stores = {
         "trustStore.path": trust_store,
         "trustStore.password": trust_store_password,

@@ -6,11 +6,11 @@ options and on the time that the driver has measured for the whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cassieq_spark.entropy import new_uuid
@@ -18,10 +18,7 @@ from cassieq_spark.model.bucket_plan import encode_due, split_parts
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.spark.packer import ChunkTaker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
+from cassieq_spark.spark.worker import partition_id
 
 SCHEMA: Final = pa.schema(
     [
@@ -70,10 +67,8 @@ def packing(
         Raises:
             BodyInvalid: See `Packer.add`.
         """
-        context = TaskContext.get()
-        partition = 0 if context is None else context.partitionId()
+        partition = partition_id()
         rows = _Rows(partition, bucket_size)
-        yield rows.head()
         packer = LanePacker(
             rows.of_lane,
             sorting(partition),
@@ -97,8 +92,9 @@ class _Rows:
         self._partition = partition
         self._bucket_size = bucket_size
         self._attempt = new_uuid().bytes
-        self._number = 0
+        self._number = NO_CHUNK
         self._ready: list[pa.RecordBatch] = []
+        self._add(0, b"", 0, None)  # the head
 
     def of_lane(self, lane: int) -> ChunkTaker:
         """What takes the chunks of one lane: they are placed into buckets later, and whole."""
@@ -111,32 +107,22 @@ class _Rows:
     def _add(self, lane: int, payload: bytes, count: int, due_us: Sequence[int] | None) -> None:
         """Add one row for each part of a megabyte [R15]."""
         parts = [payload[start:end] for start, end in split_parts(len(payload))]
-        due = None if due_us is None or not any(due_us) else encode_due(due_us)
-        self._ready.append(self._batch(self._number, lane, parts, count=count, due=due))
+        same = {
+            "partition": self._partition,
+            "number": self._number,
+            "lane": lane,
+            "attempt": self._attempt,
+            "parts": len(parts),
+            "count": count,
+            "size_bytes": len(payload),
+        }
+        rows = [{**same, "part": at, "payload": part} for at, part in enumerate(parts)]
+        if due_us is not None and any(due_us):
+            rows[0]["due"] = encode_due(due_us)
+        self._ready.append(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
         self._number += 1
-
-    def head(self) -> pa.RecordBatch:
-        """The row that each partition begins with."""
-        return self._batch(NO_CHUNK, 0, [b""], count=0, due=None)
 
     def taken(self) -> list[pa.RecordBatch]:
         """Take what was added since the last call."""
         ready, self._ready = self._ready, []
         return ready
-
-    def _batch(
-        self, number: int, lane: int, parts: Sequence[bytes], *, count: int, due: bytes | None
-    ) -> pa.RecordBatch:
-        columns = {
-            "partition": [self._partition] * len(parts),
-            "number": [number] * len(parts),
-            "lane": [lane] * len(parts),
-            "attempt": [self._attempt] * len(parts),
-            "part": list(range(len(parts))),
-            "parts": [len(parts)] * len(parts),
-            "count": [count] * len(parts),
-            "size_bytes": [sum(map(len, parts))] * len(parts),
-            "due": [due, *[None] * (len(parts) - 1)],
-            "payload": parts,
-        }
-        return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)

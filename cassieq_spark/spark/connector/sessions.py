@@ -12,17 +12,15 @@ program is restarted. A storm has found this (docs/reliability.md);
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.spark.sink import JOB_GROUP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
 
 CONNECTOR_OBJECT: Final = "com.datastax.spark.connector.cql.CassandraConnector$"
 

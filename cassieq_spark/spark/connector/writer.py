@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
@@ -23,9 +22,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from cassieq_spark.errors import ConnectorMissing, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
+from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Costs, Identity, TaskResult
 from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
 from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.queue.sink.writer import Meter, OpenBucket, open_buckets, prepare
@@ -38,10 +39,6 @@ from cassieq_spark.spark.lane_packer import SortedLanes, Sorting
 from cassieq_spark.spark.packer import check_sink_schema
 from cassieq_spark.spark.sink import QUERY_ID, identity
 from cassieq_spark.store import portal, store
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import Place
-    from cassieq_spark.queue.lane import Lane
 
 CONNECTOR_CLASS: Final = "com.datastax.spark.connector.datasource.CassandraTable"
 
@@ -111,102 +108,102 @@ def foreach_batch(
         "writes_in_flight": writes_in_flight,
     }
     given = by_option(connection, own, of="foreach_batch", others=["connector"])
-    return ConnectorWriter(options=parse_sink(given), connector=config.checked(connector))
+    return partial(_put, parse_sink(given), config.checked(connector))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorWriter:
-    """The function that `foreach_batch` returns. It runs in the driver process of the query."""
+@boundary.crossing
+def _put(
+    options: SinkOptions, connector: Mapping[str, str], frame: DataFrame, batch_id: int
+) -> None:
+    """Put one micro-batch: none of it is visible before this returns, then all of it is (I7).
 
-    options: SinkOptions
-    connector: dict[str, str]
+    Runs in the driver process of the query.
 
-    @boundary.crossing
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Put one micro-batch: none of it is visible before this returns, then all of it is (I7).
+    Raises:
+        ConnectorMissing, SinkIdReused, SinkFenced, SinkDiverged: See `foreach_batch`.
+    """
+    check_sink_schema(frame.schema)
+    _check_session(frame.sparkSession, options, connector)
+    lane = portal.run(open_lane(store.shared(options.connection), options.queue))
+    context = frame.sparkSession.sparkContext
+    sink_id = options.sink_id or context.getLocalProperty(QUERY_ID)
+    if sink_id is None:
+        raise UsageError(
+            "this thread belongs to no streaming query, and sink_id is not set, so the "
+            "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
+        )
+    who = identity(lane, sink_id, context)
+    # Spark calls once per batch and run: a second call is another write of the batch [R26].
+    admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
+    if isinstance(admission, AlreadyCommitted):
+        portal.run(transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)]))
+        return
+    with portal.entered(heartbeat(lane, who.sink_id)):
+        result = _write(frame, lane, who, admission.epoch, options=options, connector=connector)
+        portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
 
-        Raises:
-            ConnectorMissing, SinkIdReused, SinkFenced, SinkDiverged: See `foreach_batch`.
-        """
-        check_sink_schema(frame.schema)
-        _check_session(frame.sparkSession, self.options, self.connector)
-        lane = portal.run(open_lane(store.shared(self.options.connection), self.options.queue))
-        context = frame.sparkSession.sparkContext
-        sink_id = self.options.sink_id or context.getLocalProperty(QUERY_ID)
-        if sink_id is None:
-            raise UsageError(
-                "this thread belongs to no streaming query, and sink_id is not set, so the "
-                "transaction has no name. Call this in foreachBatch's own thread, or set sink_id"
+
+def _write(
+    frame: DataFrame,
+    lane: Lane,
+    who: Identity,
+    epoch: int,
+    *,
+    options: SinkOptions,
+    connector: Mapping[str, str],
+) -> TaskResult:
+    """Pack, place, write and prepare; after this nothing is decided yet."""
+    meter, sink_id = Meter(), who.sink_id
+    began, now_us = lane.clock.monotonic(), lane.clock.now_us()
+    pack = packing(
+        partial(Sorting, lane.settings),
+        bucket_size=lane.bucket_size,
+        chunk_messages=options.chunk_messages,
+        chunk_bytes=options.chunk_bytes,
+        now_us=now_us,
+    )
+    packed = frame.mapInArrow(pack, SPARK_SCHEMA).localCheckpoint(eager=True)
+    try:
+        chunks, attempts = _collected(packed)
+        plans = assign(chunks, bucket_size=lane.bucket_size, bucket_bytes=options.bucket_bytes)
+        lanes = _lanes(lane, plans)
+        opened = _open(lanes, sink_id=sink_id, epoch=epoch)
+        if opened:
+            write_options = config.write_options(
+                options.connection,
+                connector,
+                datacenter=lane.store.session.datacenter,
+                writes_in_flight=options.writes_in_flight,
+                write_time_us=now_us,
             )
-        who = identity(lane, sink_id, context)
-        # Spark calls once per batch and run: a second call is another write of the batch [R26].
-        admission = portal.run(transaction.admit(lane, who, batch_id, refuse_second_write=True))
-        if isinstance(admission, AlreadyCommitted):
-            portal.run(transaction.commit(lane, who, batch_id, [TaskResult(who=who, epoch=None)]))
-            return
-        with portal.entered(heartbeat(lane, who.sink_id)):
-            result = self._write(frame, lane, who, admission.epoch)
-            portal.run(transaction.commit(lane, who, batch_id, [result], refuse_second_write=True))
+            rows = message_rows(packed, plans, lanes, opened, attempts, enqueued_us=now_us)
+            writer = rows.write.format(config.FORMAT).options(**write_options).mode("append")
+            saving(writer.save, rows, timeout_s=options.connection.connect_timeout_s)
+    finally:
+        _unpersist(packed)
 
-    def _write(self, frame: DataFrame, lane: Lane, who: Identity, epoch: int) -> TaskResult:
-        """Pack, place, write and prepare; after this nothing is decided yet."""
-        meter, sink_id = Meter(), who.sink_id
-        began, now_us = lane.clock.monotonic(), lane.clock.now_us()
-        pack = packing(
-            partial(Sorting, lane.settings),
-            bucket_size=lane.bucket_size,
-            chunk_messages=self.options.chunk_messages,
-            chunk_bytes=self.options.chunk_bytes,
-            now_us=now_us,
-        )
-        packed = frame.mapInArrow(pack, SPARK_SCHEMA).localCheckpoint(eager=True)
-        try:
-            chunks, attempts = _collected(packed)
-            plans = assign(
-                chunks, bucket_size=lane.bucket_size, bucket_bytes=self.options.bucket_bytes
-            )
-            lanes = _lanes(lane, plans)
-            opened = _open(lanes, sink_id=sink_id, epoch=epoch)
-            if opened:
-                write_options = config.write_options(
-                    self.options.connection,
-                    self.connector,
-                    datacenter=lane.store.session.datacenter,
-                    writes_in_flight=self.options.writes_in_flight,
-                    write_time_us=now_us,
-                )
-                _save(
-                    message_rows(packed, plans, lanes, opened, attempts, enqueued_us=now_us),
-                    write_options,
-                    timeout_s=self.options.connection.connect_timeout_s,
-                )
-        finally:
-            _unpersist(packed)
-        for bucket, plan in zip(opened, plans, strict=True):
-            bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
+    async def finish(filled: tuple[Lane, OpenBucket, BucketPlan]) -> tuple[Place, int]:
+        its_lane, bucket, plan = filled
+        bucket.count, bucket.size_bytes = plan.count, plan.size_bytes
+        bucket.due_us = plan.due_us()
+        return await prepare(its_lane, bucket)
 
-        async def finish(filled: tuple[Lane, OpenBucket, BucketPlan]) -> tuple[Place, int]:
-            its_lane, bucket, plan = filled
-            bucket.due_us = plan.due_us()
-            return await prepare(its_lane, bucket)
-
-        prepared = portal.run(
-            lane.store.session.map(finish, zip(lanes, opened, plans, strict=True))
-        )
-        size_bytes = sum(plan.size_bytes for plan in plans)
-        event(
-            _logger,
-            "batch_prepared",
-            queue=lane.queue,
-            sink=sink_id,
-            messages=sum(plan.count for plan in plans),
-            chunks=len(chunks),
-            buckets=len(plans),
-            size_bytes=size_bytes,
-            seconds=round(lane.clock.monotonic() - began, 3),
-        )
-        costs = meter.read() + Costs(chunks=len(chunks), size_bytes=size_bytes)
-        return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
+    filled = zip(lanes, opened, plans, strict=True)
+    prepared = portal.run(lane.store.session.map(finish, filled))
+    size_bytes = sum(plan.size_bytes for plan in plans)
+    event(
+        _logger,
+        "batch_prepared",
+        queue=lane.queue,
+        sink=sink_id,
+        messages=sum(plan.count for plan in plans),
+        chunks=len(chunks),
+        buckets=len(plans),
+        size_bytes=size_bytes,
+        seconds=round(lane.clock.monotonic() - began, 3),
+    )
+    costs = meter.read() + Costs(chunks=len(chunks), size_bytes=size_bytes)
+    return TaskResult(who=who, epoch=epoch, buckets=tuple(prepared), costs=costs)
 
 
 def _lanes(lane: Lane, plans: Sequence[BucketPlan]) -> list[Lane]:
@@ -242,16 +239,10 @@ def message_rows(
 ) -> DataFrame:
     """Join the packed rows with their places: exactly the columns that `ChunkWriter` writes."""
     places: list[tuple[int, int, bytes, str, int, int]] = [
-        (
-            chunk.partition,
-            chunk.number,
-            attempts[chunk.partition],
-            str(lane.lane_id),
-            bucket.bucket,
-            first,
-        )
+        (at, chunk.number, attempts[at], str(lane.lane_id), bucket.bucket, first)
         for plan, lane, bucket in zip(plans, lanes, opened, strict=True)
         for chunk, first in plan.placed()
+        for at in [chunk.partition]
     ]
     places += [
         (partition, NO_CHUNK, attempt, "", NOWHERE, 0) for partition, attempt in attempts.items()
@@ -302,11 +293,6 @@ def _collected(packed: DataFrame) -> tuple[list[PackedChunk], dict[int, bytes]]:
         if row.number != NO_CHUNK
     ]
     return chunks, {row.partition: bytes(row.attempt) for row in rows}
-
-
-def _save(rows: DataFrame, options: Mapping[str, str], *, timeout_s: float) -> None:
-    writer = rows.write.format(config.FORMAT).options(**options).mode("append")
-    saving(writer.save, rows, timeout_s=timeout_s)
 
 
 def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping[str, str]) -> None:

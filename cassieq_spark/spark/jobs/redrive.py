@@ -9,12 +9,14 @@ once: messages that are no longer visible are skipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 from cassieq_spark.model import dead_letter
@@ -26,31 +28,15 @@ from cassieq_spark.repair.redrive import RedriveRequest, redrive
 from cassieq_spark.repair.report import Redriven
 from cassieq_spark.spark import arrays, boundary
 from cassieq_spark.spark.schema import ALL
-from cassieq_spark.spark.worker import task_store
+from cassieq_spark.spark.worker import in_tasks, task_store
 from cassieq_spark.store import portal, store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    Work = tuple[Place, Runs]
+Work: TypeAlias = tuple[Place, Runs]
 
 BUCKETS_PER_TASK: Final = 8
 """How many buckets one task gets. A bucket costs at least one transaction, about eight LWTs; a task
 costs Spark about as much.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
-    """The data that a task needs; pickled into it."""
-
-    connection: ConnectionOptions
-    lane: LaneSpec
-    to: QueueName | None
-    is_dry_run: bool
 
 
 @boundary.crossing
@@ -93,13 +79,9 @@ def redrive_where(
         work += [
             (Place(lane_id, bucket), runs) for bucket, runs in by_bucket(ids, lane.bucket_size)
         ]
-    if work:
-        order = _Order(connection=options, lane=LaneSpec.of(lane), to=to, is_dry_run=is_dry_run)
-        context = spark.sparkContext
-        tasks = min(context.defaultParallelism, -(-len(work) // BUCKETS_PER_TASK))
-        parts = context.parallelize(work, tasks).mapPartitions(partial(_in_task, order))
-        for part in parts.collect():
-            done.add(part)
+    in_task = partial(_in_task, options, LaneSpec.of(lane), to, is_dry_run)
+    for part in in_tasks(spark.sparkContext, in_task, work, per_task=BUCKETS_PER_TASK):
+        done.add(part)
     return done
 
 
@@ -111,17 +93,18 @@ def letters_of(
     reader = spark.read.format("cassieq").options(**given, queue=queue)
     messages = reader.schema(ALL).load()
 
-    def header(name: str, kind: str) -> Column:
-        # A producer may have written anything there.
-        return F.col("headers")[dead_letter.PREFIX + name].try_cast(kind)
-
+    headers = {
+        "source_queue": (dead_letter.SOURCE_QUEUE, "string"),
+        "reason": (dead_letter.REASON, "string"),
+        "deliveries": (dead_letter.DELIVERIES, "int"),
+        "first_time": (dead_letter.FIRST_TIME, "timestamp"),
+        "last_time": (dead_letter.LAST_TIME, "timestamp"),
+    }
+    # A producer may have written anything there.
     return messages.withColumns(
         {
-            "source_queue": header(dead_letter.SOURCE_QUEUE, "string"),
-            "reason": header(dead_letter.REASON, "string"),
-            "deliveries": header(dead_letter.DELIVERIES, "int"),
-            "first_time": header(dead_letter.FIRST_TIME, "timestamp"),
-            "last_time": header(dead_letter.LAST_TIME, "timestamp"),
+            column: F.col("headers")[dead_letter.PREFIX + name].try_cast(kind)
+            for column, (name, kind) in headers.items()
         }
     )
 
@@ -141,8 +124,13 @@ def by_bucket(ids: NDArray[np.int64], bucket_size: int) -> list[tuple[BucketNo, 
 
 
 @boundary.crossing
-def _in_task(order: _Order, work: Iterable[Work]) -> Iterator[Redriven]:
+def _in_task(
+    connection: ConnectionOptions,
+    lane: LaneSpec,
+    to: QueueName | None,
+    is_dry_run: bool,
+    work: Iterable[Work],
+) -> Iterator[Redriven]:
     """Runs in a Python worker, perhaps twice: the second run finds what was taken before gone."""
-    lane = order.lane.on(task_store(order.connection))
-    wanted = RedriveRequest(ids=dict(work), to=order.to)
-    yield portal.run(redrive(lane, wanted, is_dry_run=order.is_dry_run))
+    wanted = RedriveRequest(ids=dict(work), to=to)
+    yield portal.run(redrive(lane.on(task_store(connection)), wanted, is_dry_run=is_dry_run))

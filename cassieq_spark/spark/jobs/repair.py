@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
+from pyspark.sql import SparkSession
+
+from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.queue.find import LaneSpec
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.repair.heal import Healed, Pass, heal_buckets
 from cassieq_spark.repair.report import RepairReport, noting
 from cassieq_spark.spark import boundary
-from cassieq_spark.spark.worker import task_store
+from cassieq_spark.spark.worker import in_tasks, task_store
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store, opened
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pyspark.sql import SparkSession
-
-    from cassieq_spark.model.ids import BucketNo, LaneId, QueueName
-    from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.queue.lane import Lane
+Share: TypeAlias = tuple[LaneSpec, list[BucketNo]]
+"""Some buckets of one lane, for one task; pickled into it."""
 
 BUCKETS_PER_SHARE: Final = 256
 """How many buckets one share has: they cost about as much as the start of a task costs Spark."""
@@ -30,14 +29,6 @@ FEW_SHARES: Final = 4
 """Up to this many shares, the driver is faster alone."""
 
 SHARES_PER_CORE: Final = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Some buckets of one lane, for one task; pickled into it."""
-
-    lane: LaneSpec
-    buckets: tuple[BucketNo, ...]
 
 
 @boundary.crossing
@@ -59,8 +50,10 @@ def heal(
     with opened(connection) as here:
         one = portal.run(Pass.begin(here, names, is_full=is_full))
         shares = [share for lane in one.lanes for share in _shares(one, lane)]
-        is_little = len(shares) <= FEW_SHARES
-        found = _heal(here, shares) if is_little else _by_tasks(spark, connection, shares)
+        found: Iterable[tuple[LaneId, Healed]] = _heal(here, shares)
+        if len(shares) > FEW_SHARES:
+            heals = partial(_heal_in_task, connection)
+            found = in_tasks(spark.sparkContext, heals, shares, per_core=SHARES_PER_CORE)
         for lane_id, some in found:
             one.healed[lane_id].add(some)
         for lane in one.lanes:
@@ -73,19 +66,7 @@ def _shares(one: Pass, lane: Lane) -> Iterator[Share]:
     for its_lane in one.schedule.lanes_of(lane):
         with noting(healed.done):
             for window in portal.iterate(one.windows(its_lane, healed, BUCKETS_PER_SHARE)):
-                yield Share(lane=LaneSpec.of(its_lane), buckets=tuple(window))
-
-
-def _by_tasks(
-    spark: SparkSession, connection: ConnectionOptions, shares: list[Share]
-) -> list[tuple[LaneId, Healed]]:
-    context = spark.sparkContext
-    slices = min(len(shares), SHARES_PER_CORE * context.defaultParallelism)
-    work = context.parallelize(shares, slices)
-    found: list[tuple[LaneId, Healed]] = work.mapPartitions(
-        partial(_heal_in_task, connection)
-    ).collect()
-    return found
+                yield LaneSpec.of(its_lane), list(window)
 
 
 @boundary.crossing
@@ -97,6 +78,6 @@ def _heal_in_task(
 
 
 def _heal(here: Store, shares: Iterable[Share]) -> Iterator[tuple[LaneId, Healed]]:
-    for share in shares:
-        lane = share.lane.on(here)
-        yield lane.first.lane_id, portal.run(heal_buckets(lane, list(share.buckets)))
+    for spec, buckets in shares:
+        lane = spec.on(here)
+        yield lane.first.lane_id, portal.run(heal_buckets(lane, buckets))

@@ -7,22 +7,19 @@ and then. What this run has done itself is always exact.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import LaneId
+from cassieq_spark.options import SourceOptions
 from cassieq_spark.queue.inspect import stats
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.ids import LaneId
-    from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.inspect.stats import QueueStats
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.source.subscription import Subscription
-    from cassieq_spark.store.store import Store
+from cassieq_spark.queue.inspect.stats import QueueStats
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.spark.source.subscription import Subscription
+from cassieq_spark.store.store import Store
 
 REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
@@ -33,8 +30,7 @@ COUNTS: Final = ("behind", "in_flight", "delayed", "dead", "oldest_age_s", "coun
 _logger = get_logger("spark")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Count:
+class _Count(NamedTuple):
     """What was counted in one queue.
 
     Attributes:
@@ -79,12 +75,8 @@ class Lag:
             "acked": metrics.MESSAGES_ACKED.value,
             "leases_lost": metrics.LEASES_LOST.value,
             "queues": [
-                {
-                    "queue": queue.name,
-                    "lane": str(queue.lane.lane_id),
-                    **_total([counts[queue.name]]),
-                }
-                for queue in queues
+                {"queue": one.name, "lane": str(one.lane.lane_id), **_total([counts[one.name]])}
+                for one in queues
             ],
         }
 
@@ -99,10 +91,11 @@ class Lag:
         if now < self._due or is_under_way:
             return
         # While nothing happens in a queue, its last count stays true (I9).
+        still = {lane_id for lane_id, count in self._counted.items() if count.was_quiet}
         todo = [
             (queue.lane, queue.reader.is_quiet)
             for queue in self._subscription.queues
-            if not (queue.reader.is_quiet and self._was_quiet(queue.lane.lane_id))
+            if not (queue.reader.is_quiet and queue.lane.lane_id in still)
         ]
         if not todo:
             return
@@ -111,10 +104,6 @@ class Lag:
         if not self._counted:
             await asyncio.wait([self._counting], timeout=FIRST_COUNT_S)
 
-    def _was_quiet(self, lane_id: LaneId) -> bool:
-        known = self._counted.get(lane_id)
-        return known is not None and known.was_quiet
-
     async def _count(self, todo: list[tuple[Lane, bool]]) -> None:
         counted = await self._store.session.each(lambda one: stats.stats(one[0]), todo)
         at = datetime.fromtimestamp(self._store.clock.now_us() / 1e6, UTC)
@@ -122,7 +111,7 @@ class Lag:
             if isinstance(one, CassieqError):
                 event(_logger, "lag_unknown", queue=lane.queue, error=str(one))
             else:
-                self._counted[lane.lane_id] = _Count(stats=one, at=at, was_quiet=was_quiet)
+                self._counted[lane.lane_id] = _Count(one, at, was_quiet)
         here = {queue.lane.lane_id for queue in self._subscription.queues}
         self._counted = {at: one for at, one in self._counted.items() if at in here}
 

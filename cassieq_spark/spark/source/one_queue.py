@@ -7,32 +7,28 @@ queues, and remembers offsets.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import EMPTY, ID_LIMIT, Place, QueueName, Runs
 from cassieq_spark.model.offset import LeasedRuns, by_bucket
 from cassieq_spark.model.settlement import TakeOver, rejected
+from cassieq_spark.options import SourceOptions
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, Claimed
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.batches import ack_leases, count_settled, take_over
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
-    from cassieq_spark.model.bucket import Bucket
-    from cassieq_spark.model.outcome import Stored
-    from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.source.renewal import Renewal
+from cassieq_spark.spark.source.renewal import Renewal
+from cassieq_spark.model.outcome import Stored
 
 _logger = get_logger("spark")
 
@@ -131,12 +127,7 @@ class OneQueue:
         claimed: list[Claimed] = []
         while more := await self._get(limits, claimed):
             # Hold these from now on: the next step may wait for the store for long (I2) [T5].
-            self._renewal.hold(
-                self.lane,
-                ids_by_bucket(more),
-                visibility_us=self._visibility_us,
-                until_us=min(one.lease.until_us for one in more),
-            )
+            self._hold([(one.place, one.lease) for one in more])
             # A get that has found something leaves the youngest messages; they were counted, too.
             claimed += more
             is_enough = messages(claimed) >= min(limits.at_least, limits.at_most)
@@ -189,14 +180,7 @@ class OneQueue:
             ours = [one for one in row.value.leases if one.lease_id in ids] if row else []
             if ours:
                 # Before the others are there: one may wait for the store for long (I2) [T5].
-                held = frozenset(lease.lease_id for lease in ours)
-                until_us = min(lease.until_us for lease in ours)
-                self._renewal.hold(
-                    self.lane,
-                    {place: held},
-                    visibility_us=self._visibility_us,
-                    until_us=until_us,
-                )
+                self._hold([(place, lease) for lease in ours])
             return row
 
         rows = await each_bucket(self.lane, one, by_place)
@@ -235,13 +219,8 @@ class OneQueue:
                     revisions=row.value.revisions_of(runs),
                 )
             )
-        event(
-            _logger,
-            "batch_replayed",
-            queue=self.lane.queue,
-            seq=seq,
-            messages=sum(planned.runs.count for planned in plan),
-        )
+        count = sum(planned.runs.count for planned in plan)
+        event(_logger, "batch_replayed", queue=self.name, seq=seq, messages=count)
         return plan
 
     async def ack(self, leases: tuple[LeasedRuns, ...], delivered: Mapping[UUID, Runs]) -> None:
@@ -272,6 +251,9 @@ class OneQueue:
             }
             metrics.MESSAGES_ACKED.inc(self.name, await count_settled(self.lane, ours))
         self._rows = {}
+
+    def _hold(self, leases: list[tuple[Place, Lease]]) -> None:
+        self._renewal.hold(self.lane, leases, visibility_us=self._visibility_us)
 
     async def _get(self, limits: Limits, claimed: list[Claimed]) -> list[Claimed]:
         """Claim more than ``claimed``; if that fails, return what there is [T22]."""
@@ -323,14 +305,6 @@ class OneQueue:
                 "without them"
             )
         event(_logger, "batch_purged", **lane.as_fields(place.bucket), messages=messages)
-
-
-def ids_by_bucket(claimed: list[Claimed]) -> dict[Place, frozenset[UUID]]:
-    """The leases of some claims."""
-    found: dict[Place, frozenset[UUID]] = {}
-    for one in claimed:
-        found[one.place] = found.get(one.place, frozenset()) | {one.lease.lease_id}
-    return found
 
 
 def messages(claimed: list[Claimed]) -> int:

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from cassieq_spark.doors import blocking
 from cassieq_spark.errors import CassieqError, QueueDeleted, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import ID_LIMIT, QueueName
 from cassieq_spark.model.offset import LeasedRuns, SourceOffset
+from cassieq_spark.options import SourceOptions
+from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.get.claim import Budget, Claimed, give_back
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.spark.source.lag import Lag
-from cassieq_spark.spark.source.one_queue import Limits, OneQueue, ids_by_bucket, messages
+from cassieq_spark.spark.source.one_queue import Limits, OneQueue, messages
 from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.spark.source.subscription import Subscription
 from cassieq_spark.store import portal
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from uuid import UUID
-
-    from cassieq_spark.options import SourceOptions
-    from cassieq_spark.queue.fetch import Planned
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
 
@@ -46,7 +44,7 @@ LOOK_S: Final = 2.0
 
 _PLANS_KEPT: Final = 2
 
-Plan = list[tuple["Lane", list["Planned"]]]
+Plan: TypeAlias = list[tuple[Lane, list[Planned]]]
 """What a batch holds of each queue, by its first lane."""
 
 _logger = get_logger("spark")
@@ -95,7 +93,8 @@ class Planner:
             wait_s=self._options.max_trigger_delay_s,
         )
 
-    def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    @blocking
+    async def latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
         """Ack ``start``, then claim; return ``start`` itself if there is nothing, or too little.
 
         While nothing new is there, a call is two reads a lane (I9).
@@ -109,48 +108,6 @@ class Planner:
             QueueDeleted: The query's only queue was deleted.
             OffsetUnreadable: ``start`` is of another source or a later release.
         """
-        return portal.run(self._latest(start, limits))
-
-    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
-        """The content of a batch, decided once per run and remembered [P11].
-
-        A batch that this run has claimed is planned as claimed. A batch that an earlier run has
-        logged is a replay: the leases it names that still exist are taken over, whatever their run.
-
-        Raises:
-            LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
-            DataLoss, OffsetUnreadable, StreamFenced: See `latest`.
-        """
-        return portal.run(self._plan(start, end))
-
-    def ack(self, end: dict[str, Any]) -> None:
-        """Ack a batch that Spark has committed."""
-        portal.run(self._ack_committed(end))
-
-    def aim_at_now(self) -> None:
-        """Claim only ids that have been handed out so far (``Trigger.AvailableNow``).
-
-        Raises:
-            QueueDeleted, DataLoss: A queue is gone.
-        """
-        self._is_aimed = True
-        portal.run(self._subscription.aim_at_now())
-
-    def report(self) -> dict[str, Any]:
-        """How far the query is behind; see `Lag.report`."""
-        return portal.run(self._lag.report())
-
-    def close(self) -> None:
-        """End what runs beside Spark's calls."""
-        portal.run(self._close())
-
-    async def _close(self) -> None:
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
-        await self._lag.close()
-        await self._renewal.close()
-
-    async def _latest(self, start: dict[str, Any], limits: Limits) -> dict[str, Any]:
         self._renewal.touch()
         key = _key(start)
         offset = SourceOffset.from_json(start)
@@ -191,7 +148,17 @@ class Planner:
             self._looking = asyncio.get_running_loop().create_task(self._claiming.look_ahead())
         return end.to_json()
 
-    async def _plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
+    @blocking
+    async def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
+        """The content of a batch, decided once per run and remembered [P11].
+
+        A batch that this run has claimed is planned as claimed. A batch that an earlier run has
+        logged is a replay: the leases it names that still exist are taken over, whatever their run.
+
+        Raises:
+            LeaseLost: A lease is somebody else's by now, and ``onLeaseLost`` is ``fail``.
+            DataLoss, OffsetUnreadable, StreamFenced: See `latest`.
+        """
         self._renewal.touch()
         if _key(start) == _key(end):
             return []
@@ -205,34 +172,56 @@ class Planner:
             self._remember(key, [(queue.lane, one) for queue, one in planned if one])
         return self._plans[key]
 
-    async def _ack_committed(self, end: dict[str, Any]) -> None:
+    @blocking
+    async def ack(self, end: dict[str, Any]) -> None:
+        """Ack a batch that Spark has committed."""
         self._renewal.touch()
         offset = SourceOffset.from_json(end)
         await self._ack(offset, await self._subscription.of(offset))
 
+    @blocking
+    async def aim_at_now(self) -> None:
+        """Claim only ids that have been handed out so far (``Trigger.AvailableNow``).
+
+        Raises:
+            QueueDeleted, DataLoss: A queue is gone.
+        """
+        self._is_aimed = True
+        await self._subscription.aim_at_now()
+
+    @blocking
+    async def report(self) -> dict[str, Any]:
+        """How far the query is behind; see `Lag.report`."""
+        return await self._lag.report()
+
+    @blocking
+    async def close(self) -> None:
+        """End what runs beside Spark's calls."""
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await self._lag.close()
+        await self._renewal.close()
+
     async def _ack_and_claim(
         self, offset: SourceOffset, known: Mapping[QueueName, OneQueue], limits: Limits
     ) -> list[Claimed]:
-        """Ack and claim side by side, on different rows; both are done when this returns.
+        """Ack and claim, side by side if on different rows; both are done when this returns.
 
         If the ack were still under way when Spark logs the next offset, a crash would leave a batch
         that is committed and not acked, and no restart would ack it (I4).
         """
-        acking: asyncio.Task[None] | None = None
-        if self._is_all_claimed(offset, known):
-            acking = asyncio.get_running_loop().create_task(self._ack(offset, known))
+        acking = asyncio.get_running_loop().create_task(self._ack(offset, known))
+        if not self._is_all_claimed(offset, known):
+            await acking
         claimed: list[Claimed] = []
         try:
-            if acking is None:
-                await self._ack(offset, known)
             claimed = await self._claim(limits)
         finally:
-            if acking is not None:
-                await asyncio.wait([acking])
-                if (failure := acking.exception()) is not None:
-                    # No offset will name what was claimed meanwhile [T22].
-                    await self._claiming.give_back(claimed)
-                    raise failure
+            await asyncio.wait([acking])
+            if (failure := acking.exception()) is not None:
+                # No offset will name what was claimed meanwhile [T22].
+                await self._claiming.give_back(claimed)
+                raise failure
         return claimed
 
     async def _claim(self, limits: Limits) -> list[Claimed]:
@@ -308,18 +297,11 @@ def _key(offset: dict[str, Any]) -> str:
     return json.dumps(offset, sort_keys=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """What one queue may add to the batch in one turn."""
 
     queue: OneQueue
     limits: Limits
-
-    def is_filled_by(self, claimed: list[Claimed]) -> bool:
-        """Whether nothing more fits, so that the queue may have more."""
-        budget = Budget(messages=self.limits.at_most, size_bytes=self.limits.at_most_bytes)
-        budget.take_claimed(claimed)
-        return budget.is_full
 
 
 class _Claiming:
@@ -404,7 +386,8 @@ class _Claiming:
 
     async def give_back(self, claimed: list[Claimed]) -> None:
         """Give back what no offset names, uncounted."""
-        self._renewal.drop(ids_by_bucket(claimed))
+        for one in claimed:
+            self._renewal.drop({one.place: [one.lease.lease_id]})
         await give_back(claimed)
 
     async def look_ahead(self) -> None:
@@ -433,7 +416,11 @@ class _Claiming:
                 if isinstance(one, list):
                     claimed += one
                     whole.take_claimed(one)
-                    if part.is_filled_by(one):
+                    room = Budget(
+                        messages=part.limits.at_most, size_bytes=part.limits.at_most_bytes
+                    )
+                    room.take_claimed(one)
+                    if room.is_full:
                         may_have_more.append(part.queue)
             for part, one in zip(wave, got, strict=True):
                 if isinstance(one, QueueDeleted):

@@ -6,30 +6,50 @@ time; ``read`` runs in tasks, on a pickled copy. `Planner` holds what the proces
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import UsageError
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.offset import INITIAL
+from cassieq_spark.options import SourceOptions
 from cassieq_spark.spark import boundary
 from cassieq_spark.spark.partition import PlannedPartition, spread
-from cassieq_spark.spark.source.one_load import OneLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from uuid import UUID
-
     import pyarrow as pa
 
-    from cassieq_spark.options import SourceOptions
     from cassieq_spark.spark.source.planner import Planner
+
+FILE: Final = "cassieq-loads"
+"""In the folder of a Spark application. Each load locks a byte of it, and writes nothing."""
+
+BYTES: Final = 1 << 62
+
+LOOKS_EVERY_S: Final = 0.01
+"""How late a source may learn that it is alone. What it waits for is the lock, and its end is
+`STARTS_WITHIN_S`; nothing else depends on this value."""
+
+STARTS_WITHIN_S: Final = 10.0
+"""After this, two sources that might be of two queries are taken for two of one query."""
+
+TWICE: Final = (
+    "this query reads one load() twice, as a self-join does. Each side would be a "
+    "consumer of its own, and get messages that the other one does not get. Join in "
+    "foreachBatch, where both sides are the same batch; or write the messages to a "
+    "table and join that; or call load() twice, for two queues. If another query of "
+    "this DataFrame was starting at the same time, start this one again"
+)
 
 
 @boundary.spark_facing
@@ -52,9 +72,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit by the ``...PerTrigger`` options; without any: all that is visible."""
+        """The limit that Spark has to pass back with each trigger.
+
+        Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
+        only says that ours hold, and `Planner.limits` knows them.
+        """
         with self._load.asked_for_limits():
-            return read_limit(self._options)
+            return ReadMaxRows(self._options.max_messages_per_trigger or ID_LIMIT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Ack what ``start`` names, then claim the next batch.
@@ -112,16 +136,66 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
 
-def read_limit(options: SourceOptions) -> ReadLimit:
-    """The limit that Spark has to pass back with each trigger.
+class OneLoad:
+    """The place of a source among those of its load, while its query starts.
 
-    Each of Spark's own kinds is one limit, and none combines several (Spark 4.2, 4.3): this one
-    only says that there are limits, and `Planner.limits` knows them.
+    It refuses a query that reads one ``load()`` twice, as a self-join does: Spark gives each side a
+    source of its own, so the first one would lease what both are to read. A planner does not learn
+    its query, but the load, which both sides share (4.2, 4.3).
+
+    Spark asks all sources of a query for their limits, one after the other, before it asks any of
+    them for an offset. In between, a source holds a shared lock. One that is asked for its limits
+    while another holds it is of the same query, if the other is not asked for an offset meanwhile:
+    the query would have to answer for both. Otherwise two queries start at the same time.
     """
-    has_limits = (
-        options.max_messages_per_trigger
-        or options.max_bytes_per_trigger
-        or options.min_messages_per_trigger
-    )
-    at_most = options.max_messages_per_trigger or ID_LIMIT
-    return ReadMaxRows(at_most) if has_limits else ReadAllAvailable()
+
+    def __init__(self, load: UUID) -> None:
+        self._byte = load.int % BYTES
+        self._file: int | None = None
+
+    @contextmanager
+    def asked_for_limits(self) -> Iterator[None]:
+        """Wrap each call by which Spark prepares a query.
+
+        Raises:
+            UsageError: Another source of this query reads the same load.
+        """
+        with suppress(OSError):  # a place without locks: a query is not refused for that
+            self._file = _open() if self._file is None else self._file
+            self._lock(fcntl.LOCK_UN)
+            self._await_others()
+        yield
+        with suppress(OSError):
+            self._lock(fcntl.LOCK_SH)
+
+    def starts(self) -> None:
+        """Note that Spark has asked for something else, so that all sources have been prepared."""
+        if self._file is not None:
+            os.close(self._file)  # with its lock
+            self._file = None
+
+    def _await_others(self) -> None:
+        """Wait until no other source of the load is between its preparation and its start."""
+        clock = SystemClock()
+        until_s = clock.monotonic() + STARTS_WITHIN_S
+        while not self._is_alone():
+            if clock.monotonic() > until_s:
+                raise UsageError(TWICE)
+            clock.wait(LOOKS_EVERY_S)
+        self._lock(fcntl.LOCK_UN)
+
+    def _is_alone(self) -> bool:
+        try:
+            self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process holds a lock of the byte
+            return False
+        return True
+
+    def _lock(self, how: int) -> None:
+        if self._file is not None:
+            fcntl.lockf(self._file, how, 1, self._byte)
+
+
+def _open() -> int:
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()
+    return os.open(Path(folder) / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from math import inf
+from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.bucket import Lease
+from cassieq_spark.model.ids import ID_LIMIT, Place
 from cassieq_spark.model.settlement import Extend
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import Place
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.store import Store
 
 RENEWALS_PER_TIMEOUT = 3
 
@@ -53,10 +51,10 @@ class _Held:
     """
 
     lane: Lane
-    ids: frozenset[UUID]
-    visibility_us: int
-    until_us: int = 0
-    due_s: float = 0.0
+    ids: frozenset[UUID] = frozenset()
+    visibility_us: int = 0
+    until_us: int = ID_LIMIT
+    due_s: float = inf
     is_under_way: bool = False
     has_failed: bool = False
 
@@ -106,55 +104,48 @@ class Renewal:
             raise self._fenced
 
     def hold(
-        self,
-        lane: Lane,
-        leases: Mapping[Place, frozenset[UUID]],
-        *,
-        visibility_us: int,
-        until_us: int,
+        self, lane: Lane, leases: Sequence[tuple[Place, Lease]], *, visibility_us: int
     ) -> None:
         """Renew these from now on.
 
         Args:
             lane: Any lane of their queue.
+            leases: One or more.
             visibility_us: For how long, each time.
-            until_us: When the first of them ends.
         """
-        left_s = max(0, until_us - self._clock.now_us()) / 1e6
-        for place, ids in leases.items():
-            held = _Held(
-                lane=lane.sibling(place.lane),
-                ids=ids,
-                visibility_us=visibility_us,
-                until_us=until_us,
-            )
+        now_us, now_s = self._clock.now_us(), self._clock.monotonic()
+        for place, lease in leases:
+            held = self._held.setdefault(place, _Held(lane=lane.sibling(place.lane)))
+            held.ids |= {lease.lease_id}
+            held.visibility_us = visibility_us
+            held.until_us = min(held.until_us, lease.until_us)
             # After a slow CAS they have less than a whole timeout left.
-            held.due_s = self._clock.monotonic() + min(held.period_s, left_s / 2)
-            if (known := self._held.setdefault(place, held)) is not held:
-                known.ids |= ids
-                known.visibility_us = visibility_us
-                known.until_us = min(known.until_us, until_us)
-                known.due_s = min(known.due_s, held.due_s)
+            left_s = max(0, lease.until_us - now_us) / 1e6
+            held.due_s = min(held.due_s, now_s + min(held.period_s, left_s / 2))
         self._changed.set()
-        if self._held and self._renewing is None:
+        if self._renewing is None:
             # In a context of its own: no limit of the present call ends a round.
             self._renewing = asyncio.get_running_loop().create_task(
                 self._renew_all(), context=Context()
             )
-        if not left_s:
+        until_us = min(lease.until_us for _, lease in leases)
+        if until_us <= now_us:
             event(_logger, "lease_short", queue=lane.queue, until_us=until_us)
 
     def drop(self, leases: Mapping[Place, Iterable[UUID]]) -> dict[UUID, int]:
-        """Stop to renew these: they are about to be acked.
+        """Stop to renew these: they are about to be acked, or they are gone.
 
         Returns:
             Each that was renewed, with its `_Held.until_us`.
         """
         found: dict[UUID, int] = {}
-        for place, ids in leases.items():
-            held = self._held.get(place)
-            until_us = 0 if held is None else held.until_us
-            found |= dict.fromkeys(self._drop(place, frozenset(ids)), until_us)
+        for place, some in leases.items():
+            held, ids = self._held.get(place), frozenset(some)
+            if held is not None:
+                found |= dict.fromkeys(held.ids & ids, held.until_us)
+                held.ids -= ids
+                if not held.ids:
+                    del self._held[place]
         return found
 
     async def close(self) -> None:
@@ -232,17 +223,6 @@ class Renewal:
             )
             self._held.clear()
 
-    def _drop(self, place: Place, ids: frozenset[UUID]) -> frozenset[UUID]:
-        """Hold these leases of a bucket no longer; return those that were held."""
-        held = self._held.get(place)
-        if held is None:
-            return frozenset()
-        dropped = held.ids & ids
-        held.ids -= ids
-        if not held.ids:
-            del self._held[place]
-        return dropped
-
     def _note_ended(self, place: Place, held: _Held, ended: frozenset[UUID]) -> None:
         """Report held leases that ran out and were re-claimed: two consumers get their messages.
 
@@ -250,13 +230,9 @@ class Renewal:
         by its own receipts. Where the query's own program settles all messages, settling reports
         those that it had lost.
         """
-        lost = self._drop(place, ended)
+        lost = self.drop({place: ended})
         has_run_out = held.until_us <= self._clock.now_us()
         if lost and has_run_out and not self._is_settled_by_others:
             metrics.LEASES_LOST.inc(held.lane.queue, len(lost))
-            event(
-                _logger,
-                "lease_lost_in_batch",
-                **held.lane.as_fields(place.bucket),
-                leases=len(lost),
-            )
+            fields = held.lane.as_fields(place.bucket)
+            event(_logger, "lease_lost_in_batch", **fields, leases=len(lost))

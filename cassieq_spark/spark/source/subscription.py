@@ -5,24 +5,21 @@ Open this to see what a query does when a queue appears, is deleted, or is re-cr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, DataLoss, QueueDeleted, QueueNotFound, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.model.offset import SourceOffset
 from cassieq_spark.options import QueueSettings, SourceOptions, arguments
 from cassieq_spark.queue.find import find_row, lane_of, lanes_of, open_lane, rows_at_home
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.spark.source.one_queue import OneQueue
+from cassieq_spark.spark.source.renewal import Renewal
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from uuid import UUID
-
-    from cassieq_spark.model.ids import LaneId, QueueName
-    from cassieq_spark.model.offset import SourceOffset
-    from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.spark.source.renewal import Renewal
-    from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
 
@@ -43,6 +40,9 @@ class Subscription:
 
     With option ``queue`` it is that queue, and its deletion is the query's end. With ``queues`` or
     ``queuePattern``, a queue that was deleted drops out, if ``failOnDataLoss`` is false.
+
+    Attributes:
+        is_one: Whether it is about one queue, by option ``queue``.
     """
 
     def __init__(
@@ -56,7 +56,8 @@ class Subscription:
         self._queues: dict[QueueName, OneQueue] = {}
         self._unsubscribed: dict[QueueName, OneQueue] = {}
         self._told: set[LaneId] = set()
-        self._is_fixed = self._selection.is_one
+        self.is_one = self._selection.is_one
+        self._is_fixed = self.is_one
         self._due = 0.0
 
     async def begin(self) -> None:
@@ -70,11 +71,6 @@ class Subscription:
             if self._is_to_read(lane.queue, lane.settings):
                 self._add(lane)
         self._due = self._store.clock.monotonic() + LOOK_EVERY_S
-
-    @property
-    def is_one(self) -> bool:
-        """Whether the query is about one queue, by option ``queue``."""
-        return self._selection.is_one
 
     @property
     def queues(self) -> list[OneQueue]:
@@ -146,12 +142,12 @@ class Subscription:
             raise error
         self._queues.pop(queue.name, None)
         self._unsubscribed.pop(queue.name, None)
-        self._left(
-            queue.name,
-            queue.lane.lane_id,
+        why = (
             f"queue {queue.name!r}, which this query reads, was deleted. Start the query again to "
-            f"go on with the others, or {GO_ON} without it",
+            f"go on with the others, or {GO_ON} without it"
         )
+        if self._is_news(queue.lane.lane_id, why):
+            event(_logger, "queue_left", queue=queue.name)
 
     async def of(self, offset: SourceOffset) -> dict[QueueName, OneQueue]:
         """The queues of an offset that are still what they were when it was written.
@@ -172,21 +168,19 @@ class Subscription:
                 queue = await self._former(name)
             if queue is not None and queue.lane.lane_id == lane_id:
                 found[name] = queue
-            elif queue is None:
-                self._left(
-                    name,
-                    lane_id,
-                    await self._of_another_keyspace(name, lane_id)
-                    or f"queue {name!r} was deleted since this checkpoint was written, and its "
-                    f"messages are gone. Start with a new checkpoint, or {GO_ON} without it",
-                )
-            elif self._is_news(
-                lane_id,
-                await self._of_another_keyspace(name, lane_id)
-                or f"queue {name!r} was deleted and created again since this checkpoint was "
-                "written, and its former messages are gone. Start with a new checkpoint, or "
-                f"{GO_ON} with the new queue",
-            ):
+                continue
+            again, whose, how = "", "its", "without it"
+            if queue is not None:
+                again, whose, how = " and created again", "its former", "with the new queue"
+            why = await self._of_another_keyspace(name, lane_id) or (
+                f"queue {name!r} was deleted{again} since this checkpoint was written, and {whose} "
+                f"messages are gone. Start with a new checkpoint, or {GO_ON} {how}"
+            )
+            if not self._is_news(lane_id, why):
+                continue
+            if queue is None:
+                event(_logger, "queue_left", queue=name)
+            else:
                 event(_logger, "queue_recreated", queue=name)
         return found
 
@@ -236,10 +230,6 @@ class Subscription:
 
     def _open(self, lane: Lane, *, at_least: int = 0) -> OneQueue:
         return OneQueue(lane, self._options, self._renewal, run=self._run, at_least=at_least)
-
-    def _left(self, name: QueueName, lane_id: LaneId, why: str) -> None:
-        if self._is_news(lane_id, why):
-            event(_logger, "queue_left", queue=name)
 
     def _is_news(self, lane_id: LaneId, why: str) -> bool:
         """Whether the end of this queue was not told before; raise if it is an error."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +28,6 @@ from cassieq_spark.spark.columns import arrow_schema
 from cassieq_spark.spark.schema import ALL, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from cassieq_spark.queue.inspect.facts import QueueFacts
 
 ROWS_TOGETHER: Final = 1_000
@@ -83,7 +83,7 @@ class View:
     schema: StructType
     filtered: Mapping[str, type[str | int]]
     ids: frozenset[str] = frozenset()
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column] = field(default_factory=dict)
     more: StructType = field(default_factory=StructType)
 
     @property
@@ -162,12 +162,7 @@ LEASES: Final = _of_facts(
     *_facts(
         "lane string, priority int, bucket long, consumer string, lease_id string, run string, "
         "messages long, delivery_count int, until timestamp until_us, is_expired boolean, "
-        "first_id long, last_id long"
-    ),
-    Column(
-        "id_runs",
-        _KINDS["runs"],
-        lambda _, facts: [{"first": first, "last": last} for first, last in facts.id_runs],
+        "first_id long, last_id long, id_runs runs"
     ),
 )
 
@@ -219,7 +214,6 @@ MESSAGES: Final = View(
     schema=SCHEMA,
     filtered={"queue": str, "bucket": int, "id": int},
     ids=frozenset({"id"}),
-    columns={},
     more=_LANE,
 )
 
@@ -234,7 +228,6 @@ DEAD: Final = View(
     ),
     filtered={**MESSAGES.filtered, "reason": str, "set_id": str, "target": str},
     ids=MESSAGES.ids,
-    columns={},
     more=_LANE,
 )
 
@@ -249,26 +242,13 @@ def batches(
     """Turn facts, each with its queue's name, into record batches of up to 1,000 rows."""
     schema = arrow_schema(names, view.all)
     of = [view.columns[name].of for name in names]
-    some: list[tuple[str, object]] = []
-    for row in rows:
-        some.append(row)
-        if len(some) >= ROWS_TOGETHER:
-            yield _batch(schema, of, some)
-            some = []
-    if some:
-        yield _batch(schema, of, some)
-
-
-def _batch(
-    schema: pa.Schema,
-    of: list[Callable[[str, Any], object]],
-    rows: list[tuple[str, object]],
-) -> pa.RecordBatch:
-    arrays = [
-        pa.array([_plain(value(*row)) for row in rows], field.type)
-        for field, value in zip(schema, of, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rest = iter(rows)
+    while some := list(islice(rest, ROWS_TOGETHER)):
+        arrays = [
+            pa.array([_plain(value(*row)) for row in some], field.type)
+            for field, value in zip(schema, of, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _plain(value: object) -> object:

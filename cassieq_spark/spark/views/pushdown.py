@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -21,16 +21,14 @@ from pyspark.sql.datasource import (
 
 from cassieq_spark.model.ids import ID_LIMIT, OFFSET_LIMIT, BucketNo, Runs, first_id
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-Value = str | int
-
 Compared = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+
+Condition: TypeAlias = Compared | In | IsNull | IsNotNull
+"""A filter that is applied here, and not by Spark. Pickled into tasks."""
 
 EVERYTHING: Final[tuple[range, ...]] = (range(ID_LIMIT),)
 
-_COMPARED: Final[dict[type[Filter], Callable[[Value, Value], bool]]] = {
+_COMPARED: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: operator.eq,
     EqualNullSafe: operator.eq,
     GreaterThan: operator.gt,
@@ -49,44 +47,8 @@ _SPANS: Final[dict[type[Filter], Callable[[int], range]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """A filter that is applied here, and not by Spark. Pickled into tasks.
-
-    Attributes:
-        kind: The class of pyspark's filter.
-        values: What it compares with: several for ``In``, without null; none for the two filters
-            that compare with null.
-    """
-
-    column: str
-    kind: type[Filter]
-    values: tuple[Value, ...] = ()
-
-    def holds(self, value: object) -> bool:
-        """Whether SQL lets a row with this value in the column through."""
-        if self.kind is IsNull:
-            return value is None
-        if self.kind is IsNotNull:
-            return value is not None
-        if not isinstance(value, str | int):
-            return False
-        if self.kind is In:
-            return value in self.values
-        return _COMPARED[self.kind](value, self.values[0])
-
-    def spans(self) -> tuple[range, ...]:
-        """The whole numbers that are let through, from 0 on, ascending."""
-        numbers = [value for value in self.values if isinstance(value, int)]
-        if self.kind is In:
-            return _clipped(range(number, number + 1) for number in sorted(set(numbers)))
-        if self.kind not in _SPANS:
-            return () if self.kind is IsNull else EVERYTHING
-        return _clipped([_SPANS[self.kind](numbers[0])])
-
-
 def split(
-    filters: Iterable[Filter], kinds: Mapping[str, type[Value]]
+    filters: Iterable[Filter], kinds: Mapping[str, type]
 ) -> tuple[tuple[Condition, ...], list[Filter]]:
     """Return (filters applied here, filters left to Spark).
 
@@ -96,25 +58,43 @@ def split(
     taken: list[Condition] = []
     left: list[Filter] = []
     for one in filters:
-        condition = _condition(one, kinds)
-        if condition is None:
-            left.append(one)
+        kind = kinds.get(".".join(getattr(one, "attribute", ())))
+        if (
+            kind is not None
+            and isinstance(one, Condition)
+            and all(isinstance(value, kind) for value in _values(one))
+        ):
+            taken.append(one)
         else:
-            taken.append(condition)
+            left.append(one)
     return tuple(taken), left
+
+
+def holds(condition: Condition, value: object) -> bool:
+    """Whether SQL lets a row with this value in the condition's column through."""
+    if value is None or isinstance(condition, IsNull | IsNotNull):
+        return isinstance(condition, IsNull if value is None else IsNotNull)
+    if isinstance(condition, In):
+        return value in condition.value
+    return _COMPARED[type(condition)](value, condition.value)
 
 
 def hold(conditions: Iterable[Condition], values: Mapping[str, object]) -> bool:
     """Whether all conditions hold whose column is among the values."""
-    return all(one.holds(values[one.column]) for one in conditions if one.column in values)
+    return all(holds(one, values[column(one)]) for one in conditions if column(one) in values)
+
+
+def column(condition: Condition) -> str:
+    """The column that a condition is about."""
+    return condition.attribute[0]
 
 
 def id_spans(conditions: Iterable[Condition]) -> tuple[range, ...]:
     """The ids that the conditions on column ``id`` let through."""
     spans = EVERYTHING
     for one in conditions:
-        if one.column == "id":
-            spans = intersect(spans, one.spans())
+        if column(one) == "id":
+            spans = intersect(spans, _spans(one))
     return spans
 
 
@@ -128,10 +108,12 @@ def bucket_spans(
     """
     spans = EVERYTHING
     for one in conditions:
-        if one.column == "bucket":
-            spans = intersect(spans, one.spans())
-        elif one.column in ids:
-            spans = intersect(spans, _joined(_buckets(span, bucket_size) for span in one.spans()))
+        if column(one) == "bucket":
+            spans = intersect(spans, _spans(one))
+        elif column(one) in ids:
+            of_ids = _spans(one)
+            buckets = [range(at.start // bucket_size, -(-at.stop // bucket_size)) for at in of_ids]
+            spans = intersect(spans, _joined(buckets))
     return spans
 
 
@@ -158,32 +140,21 @@ def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range,
     return tuple(common)
 
 
-def _condition(one: Filter, kinds: Mapping[str, type[Value]]) -> Condition | None:
-    """The condition of a filter; None if Spark has to apply it."""
-    if not isinstance(one, Compared | In | IsNull | IsNotNull):
-        return None
-    kind = kinds.get(one.attribute[0]) if len(one.attribute) == 1 else None
-    if kind is None:
-        return None
-    values: tuple[object, ...] = ()
-    if isinstance(one, In):
-        # In SQL a null in a list lets no further row through.
-        values = tuple(value for value in one.value if value is not None)
-    elif isinstance(one, Compared):
-        values = (one.value,)
-    known = tuple(value for value in values if isinstance(value, kind))
-    if len(known) != len(values):
-        return None
-    return Condition(column=one.attribute[0], kind=type(one), values=known)
+def _values(condition: Condition) -> list[Any]:
+    """What it compares with: in SQL a null in a list lets no further row through."""
+    if isinstance(condition, In):
+        return [value for value in condition.value if value is not None]
+    return [condition.value] if isinstance(condition, Compared) else []
 
 
-def _buckets(ids: range, bucket_size: int) -> range:
-    """The buckets of these ids."""
-    return range(ids.start // bucket_size, -(-ids.stop // bucket_size))
-
-
-def _clipped(spans: Iterable[range]) -> tuple[range, ...]:
-    """Cut spans to the allowed ids, and join them."""
+def _spans(condition: Condition) -> tuple[range, ...]:
+    """The whole numbers that are let through, from 0 on, ascending."""
+    if isinstance(condition, In):
+        spans = [range(number, number + 1) for number in sorted(set(_values(condition)))]
+    elif isinstance(condition, Compared):
+        spans = [_SPANS[type(condition)](condition.value)]
+    else:
+        spans = [] if isinstance(condition, IsNull) else [*EVERYTHING]
     return intersect(_joined(spans), EVERYTHING)
 
 
@@ -191,10 +162,8 @@ def _joined(spans: Iterable[range]) -> tuple[range, ...]:
     """Join ascending spans: overlapping and touching ones become one."""
     joined: list[range] = []
     for span in spans:
-        if not span:
-            continue
         if joined and span.start <= joined[-1].stop:
             joined[-1] = range(joined[-1].start, max(joined[-1].stop, span.stop))
-        else:
+        elif span:
             joined.append(span)
     return tuple(joined)

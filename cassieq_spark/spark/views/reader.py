@@ -1,31 +1,33 @@
 """``spark.read.format("cassieq").option("view", ...)`` shows a queue's state, a reader per view.
 
 Views lease nothing and write nothing. The driver plans bucket numbers; tasks read their rows, anew
-with each action. `LookReader` is ``spark.read.format("cassieq")`` without a view: the messages that
-are visible now.
+with each action. Without a view, it is the messages that are visible now.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from cassieq_spark.errors import QueueDeleted, QueueNotFound
-from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, QueueName, Runs
+from cassieq_spark.options import QueueSelection, ReadOptions
 from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of, lanes_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.visible import plan_visible
+from cassieq_spark.queue.inspect.visible import looks_at, plan_visible
 from cassieq_spark.queue.lane import Lane, live_buckets
 from cassieq_spark.queue.schedule import every_lane, looked_at_lanes
 from cassieq_spark.spark import boundary
@@ -34,20 +36,11 @@ from cassieq_spark.spark.columns import Builder, arrow_schema
 from cassieq_spark.spark.partition import PlannedPartition, spread
 from cassieq_spark.spark.schema import ALL, resolve
 from cassieq_spark.spark.views import columns, pushdown
+from cassieq_spark.spark.views.columns import View
+from cassieq_spark.spark.views.pushdown import Condition
 from cassieq_spark.store import portal, store
+from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
-
-    from pyspark.sql.types import StructType
-
-    from cassieq_spark.options import QueueSelection, ReadOptions
-    from cassieq_spark.queue.inspect.facts import LaneFacts, QueueFacts
-    from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour
-    from cassieq_spark.spark.views.columns import View
-    from cassieq_spark.spark.views.pushdown import Condition
-    from cassieq_spark.store.store import Store
 
 MOST_BUCKETS: Final = 1_024
 FEWEST_BUCKETS: Final = 64
@@ -58,28 +51,14 @@ FEWEST_QUEUES: Final = 8
 UNSEALED: Final = (facts.OPEN, Status.SEALING.value)
 
 
-class _Reader(DataSourceReader):
+@boundary.spark_facing
+class ViewReader(DataSourceReader):
     """A reader of some columns of a view. Planned once per ``load`` in the driver's process."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
         self._conditions: tuple[Condition, ...] = ()
-
-
-@boundary.spark_facing
-class _Pushing(_Reader):
-    """A reader that takes filters. Spark refuses one unless filter pushdown is on."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take filters; return those left to Spark. Called once before `partitions`."""
-        self._conditions, left = pushdown.split(filters, columns.VIEWS[self._options.view].filtered)
-        return left
-
-
-@boundary.spark_facing
-class ViewReader(_Reader):
-    """All views but ``messages``."""
 
     @property
     def _asked(self) -> Asked:
@@ -88,75 +67,68 @@ class ViewReader(_Reader):
             view=columns.VIEWS[self._options.view], names=self._names, conditions=self._conditions
         )
 
-    def partitions(self) -> list[InputPartition]:
-        """Plan windows of buckets, or shares of the queues.
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan messages, windows of buckets, or shares of the queues.
+
+        Messages are those visible at this moment; a read leaves out what is acked meanwhile.
 
         Raises:
             QueueNotFound: No queue has that name.
         """
-        where = store.shared(self._options.connection)
-        if self._asked.view.name in VIEWS_OF_MANY:
-            return list(self._shares(len(queue_rows(where, self._options.queues, self._asked))))
+        options, asked = self._options, self._asked
+        where = store.shared(options.connection)
+        if asked.view.name in VIEWS_OF_MANY:
+            queues = len(queue_rows(where, options.queues, asked))
+            cores = min(os.cpu_count() or 1, -(-queues // FEWEST_QUEUES))
+            shares = max(1, min(queues, options.min_partitions or cores))
+            return [QueuesPartition(options.queues, share, shares) for share in range(shares)]
+        lanes = selected(where, options.queues, asked.conditions)
+        if asked.view is columns.MESSAGES:
+            return spread(
+                [(lane, list(_looks(lane, asked))) for lane in lanes],
+                connection=options.connection,
+                names=asked.names,
+                at_least=options.min_partitions,
+            )
         return [
-            BucketsPartition(one, part)
-            for lane in selected(where, self._options.queues, self._conditions)
+            BucketsPartition(LaneSpec.of(one), part)
+            for lane in lanes
             for one in portal.run(looked_at_lanes(lane))
             for part in windows(
-                pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=self._asked.view.ids),
+                pushdown.bucket_spans(asked.conditions, lane.bucket_size, ids=asked.view.ids),
                 portal.run(live_buckets(one)),
-                at_least=self._options.min_partitions,
+                at_least=options.min_partitions,
             )
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read in a task, anew with each action: it shows the state at the moment of the read."""
-        if isinstance(partition, BucketsPartition | QueuesPartition):
-            yield from partition.read(store.shared(self._options.connection), self._asked)
+        """Read in a task, anew with each action: it shows the state at the moment of the read.
 
-    def _shares(self, queues: int) -> Iterator[QueuesPartition]:
-        cores = min(os.cpu_count() or 1, -(-queues // FEWEST_QUEUES))
-        shares = max(1, min(queues, self._options.min_partitions or cores))
-        for share in range(shares):
-            yield QueuesPartition(self._options.queues, share, shares)
+        An empty queue plans one empty partition.
+        """
+        if isinstance(partition, PlannedPartition):
+            yield from partition.read()
+        elif isinstance(partition, BucketsPartition | QueuesPartition):
+            yield from partition.read(store.shared(self._options.connection), self._asked)
 
 
 @boundary.spark_facing
-class LookReader(_Reader):
-    """Reads visible messages."""
+class PushingViewReader(ViewReader):
+    """A reader that takes filters. Spark refuses one unless filter pushdown is on."""
 
-    def partitions(self) -> list[InputPartition]:
-        """Plan the messages visible at this moment; a read leaves out what is acked meanwhile."""
-        where = store.shared(self._options.connection)
-        lanes = selected(where, self._options.queues, self._conditions)
-        return list(
-            spread(
-                [(lane, list(self._plan(lane))) for lane in lanes],
-                connection=self._options.connection,
-                names=self._names,
-                at_least=self._options.min_partitions,
-            )
-        )
-
-    def _plan(self, lane: Lane) -> Iterator[Planned]:
-        spans = pushdown.bucket_spans(self._conditions, lane.bucket_size, ids=("id",))
-        ids = pushdown.id_spans(self._conditions)
-        for planned in portal.iterate(plan_visible(lane, spans)):
-            runs = planned.runs & pushdown.offsets_of(planned.bucket, lane.bucket_size, ids)
-            if runs:
-                yield replace(planned, runs=runs)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read in a task; pure in its partition. An empty queue plans one empty partition."""
-        if isinstance(partition, PlannedPartition):
-            yield from partition.read()
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take filters; return those left to Spark. Called once before `partitions`."""
+        self._conditions, left = pushdown.split(filters, self._asked.view.filtered)
+        return left
 
 
-class PushingViewReader(_Pushing, ViewReader):
-    """As `ViewReader`, with filters."""
-
-
-class PushingLookReader(_Pushing, LookReader):
-    """As `LookReader`, with filters."""
+def _looks(lane: Lane, asked: Asked) -> Iterator[Planned]:
+    spans = pushdown.bucket_spans(asked.conditions, lane.bucket_size, ids=asked.view.ids)
+    ids = pushdown.id_spans(asked.conditions)
+    for planned in portal.iterate(plan_visible(lane, spans)):
+        runs = planned.runs & pushdown.offsets_of(planned.bucket, lane.bucket_size, ids)
+        if runs:
+            yield replace(planned, runs=runs)
 
 
 def selected(where: Store, queues: QueueSelection, conditions: tuple[Condition, ...]) -> list[Lane]:
@@ -180,8 +152,6 @@ def reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     """
     view = columns.VIEWS[options.view]
     names = resolve(schema, view.all, view.whose)
-    if view is columns.MESSAGES:
-        return (PushingLookReader if options.push_filters else LookReader)(options, names)
     return (PushingViewReader if options.push_filters else ViewReader)(options, names)
 
 
@@ -197,24 +167,21 @@ def windows(
         at_least: The least number of tasks, as far as there are buckets. Unset: one per core of the
             driver's machine, if that gives each some work.
     """
-    spans = pushdown.intersect(spans, (range(live.start, ID_LIMIT),))
-    total = sum(len(span) for span in pushdown.intersect(spans, (live,)))
+    now, later = (pushdown.intersect(spans, (at,)) for at in (live, range(live.stop, ID_LIMIT)))
+    total = sum(map(len, now))
     wanted = at_least or min(os.cpu_count() or 1, -(-total // FEWEST_BUCKETS))
     share = max(1, -(-total // max(1, wanted, -(-total // MOST_BUCKETS))))
     parts: list[list[range]] = [[]]
     left = share
-    for span in spans:
-        first = span.start
-        while first < min(span.stop, live.stop):
+    for span in now:
+        rest = span
+        while rest:
             if left == 0:
                 parts.append([])
                 left = share
-            end = min(first + left, span.stop, live.stop)
-            parts[-1].append(range(first, end))
-            left -= end - first
-            first = end
-        if first < span.stop:
-            parts[-1].append(range(first, span.stop))
+            parts[-1].append(rest[:left])
+            left, rest = left - len(parts[-1][-1]), rest[left:]
+    parts[-1] += later
     return [tuple(part) for part in parts if part]
 
 
@@ -234,18 +201,18 @@ class Asked:
     @property
     def is_looked_into(self) -> bool:
         """Whether the messages of buckets that are not sealed must be read."""
-        wanted = {*self.names, *(one.column for one in self.conditions)}
+        wanted = {*self.names, *map(pushdown.column, self.conditions)}
         return bool(wanted & columns.LOOKED_INTO) and any(
             pushdown.hold(self.conditions, {"status": status}) for status in UNSEALED
         )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class BucketsPartition(InputPartition):
     """Live buckets of one queue. Pickled by Spark."""
 
-    def __init__(self, lane: Lane, spans: tuple[range, ...]) -> None:
-        self.lane = LaneSpec.of(lane)
-        self.spans = spans
+    lane: LaneSpec
+    spans: tuple[range, ...]
 
     def __repr__(self) -> str:
         """Show no rows: Spark prints partitions."""
@@ -264,28 +231,26 @@ class BucketsPartition(InputPartition):
         return _let_through(asked, rows(lane, self.spans, asked))
 
 
+@dataclass(frozen=True, slots=True)
 class QueuesPartition(InputPartition):
     """One of ``shares`` parts of the queues of a keyspace. Pickled by Spark."""
 
-    def __init__(self, queues: QueueSelection, share: int, shares: int) -> None:
-        self.queues = queues
-        self.share = share
-        self.shares = shares
-
-    def __repr__(self) -> str:
-        """Show no rows: Spark prints partitions."""
-        return f"QueuesPartition(queues={self.queues!s}, share={self.share}, of={self.shares})"
+    queues: QueueSelection
+    share: int
+    shares: int
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
         """Read for views ``queues``, ``lanes``, ``stats`` and ``scheduled``."""
-        rows = [
-            row
-            for row in queue_rows(where, self.queues, asked)
+        return _let_through(asked, self._facts(where, asked))
+
+    def _facts(self, where: Store, asked: Asked) -> Iterator[tuple[str, object]]:
+        for row in queue_rows(where, self.queues, asked):
             # By name, so that it is the same in each task, however many queues come and go
             # meanwhile.
-            if zlib.crc32(row.name.encode()) % self.shares == self.share
-        ]
-        return _let_through(asked, _facts_of(where, rows, asked))
+            if zlib.crc32(row.name.encode()) % self.shares == self.share:
+                with suppress(QueueDeleted):  # deleted since it was listed
+                    for found in portal.run(_facts_of(asked.view.name, where, row)):
+                        yield row.name, found
 
 
 def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[QueueRow]:
@@ -302,13 +267,13 @@ def queue_rows(where: Store, queues: QueueSelection, asked: Asked) -> list[Queue
         rows = [_row_of(where, name) for name in queues.names]
     else:
         rows = [row for row in portal.run(every_row(where)) if queues.has(row.name)]
-    if asked.view is not columns.QUEUES:
-        rows = [
-            row
-            for row in rows
-            if row.status is QueueStatus.ACTIVE and (queues.names or at_home(where, row))
-        ]
-    return [row for row in rows if pushdown.hold(asked.conditions, {"queue": row.name})]
+    return [
+        row
+        for row in rows
+        if pushdown.hold(asked.conditions, {"queue": row.name})
+        and (asked.view is columns.QUEUES or row.status is QueueStatus.ACTIVE)
+        and (asked.view is columns.QUEUES or queues.names or at_home(where, row))
+    ]
 
 
 def _row_of(where: Store, queue: QueueName) -> QueueRow:
@@ -321,51 +286,24 @@ def _row_of(where: Store, queue: QueueName) -> QueueRow:
     return found.value
 
 
-async def _settings(where: Store, row: QueueRow) -> list[QueueFacts]:
-    return [await facts.queue_facts(where, row)]
-
-
-async def _lanes(where: Store, row: QueueRow) -> list[LaneFacts]:
-    return [
-        await facts.lane_facts(lane, await stats.visible_in(lane))
-        for lane in await every_lane(lane_of(where, row))
-    ]
-
-
-async def _stats(where: Store, row: QueueRow) -> list[QueueStats]:
-    return [await stats.stats(lane_of(where, row))]
-
-
-async def _scheduled(where: Store, row: QueueRow) -> list[ScheduledHour]:
-    return await stats.by_hour(lane_of(where, row))
-
-
-_OF_QUEUES: Final[dict[str, Callable[[Store, QueueRow], Coroutine[Any, Any, list[Any]]]]] = {
-    columns.QUEUES.name: _settings,
-    columns.LANES.name: _lanes,
-    columns.STATS.name: _stats,
-    columns.SCHEDULED.name: _scheduled,
-}
-
-
-def _facts_of(where: Store, rows: Iterable[QueueRow], asked: Asked) -> Iterator[tuple[str, object]]:
-    for row in rows:
-        with suppress(QueueDeleted):  # deleted since it was listed
-            for found in portal.run(_OF_QUEUES[asked.view.name](where, row)):
-                yield row.name, found
+async def _facts_of(view: str, where: Store, row: QueueRow) -> Sequence[object]:
+    """What a view of many queues shows of one of them."""
+    if view == "queues":
+        return [await facts.queue_facts(where, row)]
+    lane = lane_of(where, row)
+    if view == "lanes":
+        lanes = await every_lane(lane)
+        return [await facts.lane_facts(one, await stats.visible_in(one)) for one in lanes]
+    return [await stats.stats(lane)] if view == "stats" else await stats.by_hour(lane)
 
 
 def _bucket_rows(
     lane: Lane, spans: tuple[range, ...], asked: Asked
 ) -> Iterator[tuple[str, object]]:
     now_us = lane.clock.now_us()
-    for bucket, row, waiting in portal.iterate(
-        facts.live_rows(lane, spans, scans=asked.is_looked_into)
-    ):
-        yield (
-            lane.queue,
-            facts.bucket_facts(lane, bucket, row, waiting, now_us=now_us),
-        )
+    found = facts.live_rows(lane, spans, scans=asked.is_looked_into)
+    for bucket, row, waiting in portal.iterate(found):
+        yield lane.queue, facts.bucket_facts(lane, bucket, row, waiting, now_us=now_us)
 
 
 def _lease_rows(lane: Lane, spans: tuple[range, ...], _: Asked) -> Iterator[tuple[str, object]]:
@@ -377,18 +315,13 @@ def _lease_rows(lane: Lane, spans: tuple[range, ...], _: Asked) -> Iterator[tupl
 
 def _let_through(asked: Asked, rows: Iterable[tuple[str, Any]]) -> Iterator[pa.RecordBatch]:
     """The rows for which all conditions hold."""
-    of = {one.column: asked.view.columns[one.column].of for one in asked.conditions}
-    return columns.batches(
-        asked.view,
-        asked.names,
-        (
-            (queue, found)
-            for queue, found in rows
-            if pushdown.hold(
-                asked.conditions, {name: value(queue, found) for name, value in of.items()}
-            )
-        ),
+    of = {name: asked.view.columns[name].of for name in map(pushdown.column, asked.conditions)}
+    wanted = (
+        (queue, found)
+        for queue, found in rows
+        if pushdown.hold(asked.conditions, {name: of[name](queue, found) for name in of})
     )
+    return columns.batches(asked.view, asked.names, wanted)
 
 
 def _sealed(lane: Lane, spans: tuple[range, ...]) -> Iterator[tuple[BucketNo, Bucket]]:
@@ -409,14 +342,8 @@ def _dead(lane: Lane, spans: tuple[range, ...], asked: Asked) -> Iterator[pa.Rec
             runs = part.runs & wanted
             if not runs or not pushdown.hold(asked.conditions, of_set):
                 continue
-            planned = Planned(
-                lane=lane.lane_id,
-                bucket=bucket,
-                runs=runs,
-                delivery_count=part.deliveries,
-                lease_id=None,
-                revisions=row.revisions_of(runs),
-                is_look=True,
+            [planned] = looks_at(
+                lane, bucket, row, [Returned(deliveries=part.deliveries, runs=runs)]
             )
             for found in portal.iterate(fetch(lane.store, lane.queue, lane.fixed, [planned])):
                 yield _dead_batch(builder, asked.names, found, part)
@@ -429,24 +356,18 @@ def _of_set(part: DeadSet) -> dict[str, str | None]:
 def _dead_batch(
     builder: Builder, names: tuple[str, ...], found: Found, part: DeadSet
 ) -> pa.RecordBatch:
-    built = builder.of_found(found)
-    count = found.chunk.count if found.keep is None else found.keep.count
-    same = _of_set(part)
-    schema = arrow_schema(names, columns.DEAD.all)
-    arrays = [
-        pa.repeat(pa.scalar(same[field.name], field.type), count)
-        if field.name in same
-        else _died_at(found, part, field.type)
-        if field.name == "died_at"
-        else built.column(field.name)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    built, chunk = builder.of_found(found), found.chunk
+    offsets = Runs.span(chunk.first, chunk.last) if found.keep is None else found.keep
+    schema, same = arrow_schema(names, columns.DEAD.all), _of_set(part)
 
+    def column(field: pa.Field) -> pa.Array:
+        if field.name in same:
+            return pa.repeat(pa.scalar(same[field.name], field.type), offsets.count)
+        if field.name != "died_at":
+            return built.column(field.name)
+        times = {offset: us for us, runs in part.deaths() for offset in (runs & offsets).offsets()}
+        return integers(
+            np.array([times[offset] for offset in offsets.offsets()], dtype=np.int64), field.type
+        )
 
-def _died_at(found: Found, part: DeadSet, kind: pa.DataType) -> pa.Array:
-    """When each message that was found died."""
-    chunk = found.chunk
-    keep = Runs.span(chunk.first, chunk.last) if found.keep is None else found.keep
-    times = {offset: us for us, runs in part.deaths() for offset in (runs & keep).offsets()}
-    return integers(np.array([times[offset] for offset in keep.offsets()], dtype=np.int64), kind)
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
