@@ -27,7 +27,7 @@ from cassieq_spark.cli import (
 from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import Connected, command
 from cassieq_spark.cli.logs import TerminalHandler
-from cassieq_spark.cli.output import Json, print_all, print_note, say
+from cassieq_spark.cli.output import Printed, print_note, say
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options.parse import misspelt
@@ -41,18 +41,17 @@ app = typer.Typer(
 )
 
 
-def config(connection: Connected, *, as_json: Json = False) -> None:
+def config(connection: Connected, out: Printed) -> None:
     """Show each option of the connection, and where it comes from. Secrets are hidden.
 
     Example:
         cassieq config --keyspace billing
     """
-    print_all(
+    out.all(
         [
             {"option": one.option.name, "value": one.shown, "from": one.origin}
             for one in connection.settings()
-        ],
-        as_json=as_json,
+        ]
     )
 
 

@@ -16,14 +16,7 @@ import typer
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
 from cassieq_spark.cli.flags import Connected, Time, command, queue_names
 from cassieq_spark.cli.messages import show_body
-from cassieq_spark.cli.output import (
-    Json,
-    print_all,
-    print_problem,
-    print_result,
-    show_text,
-    working,
-)
+from cassieq_spark.cli.output import Printed, print_problem, show_text, working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
@@ -52,9 +45,8 @@ Where = Annotated[
 @command(app, "list")
 def list_letters(
     connection: Connected,
+    out: Printed,
     queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
-    *,
-    as_json: Json = False,
 ) -> None:
     """Count the visible dead letters by source queue and reason. This reads each of them.
 
@@ -70,20 +62,20 @@ def list_letters(
             for name in ([queue] if queue is not None else _dead_letter_queues(client))
             for one in _counts(client, name)
         ]
-    print_all(found, as_json=as_json, show=_cell)
+    out.all(found, show=_cell)
 
 
 @command(app)
 def show(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     where: Where = None,
     before: Time = None,
     after: Time = None,
     limit: Annotated[int, typer.Option(metavar="N")] = 20,
     body: bool = False,
-    as_json: Json = False,
 ) -> None:
     """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
 
@@ -104,8 +96,10 @@ def show(
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
-    shown = [letter_as_object(one) if as_json else _row(one, is_whole=body) for one in found]
-    print_all(shown, as_json=as_json, show=str)
+    out.all(
+        [letter_as_object(one) if out.as_json else _row(one, is_whole=body) for one in found],
+        show=str,
+    )
     if not found:
         raise typer.Exit(NOTHING)
 
@@ -114,6 +108,7 @@ def show(
 def redrive(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     where: Where = None,
     before: Time = None,
@@ -122,7 +117,6 @@ def redrive(
     limit: Annotated[int | None, typer.Option(metavar="N")] = None,
     dry_run: bool = False,
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
     """Send dead letters back to the queue that they came from, or to another queue.
 
@@ -151,9 +145,9 @@ def redrive(
         with working(f"Redriving messages of {queue}") as work:
             done = run(dry_run=dry_run, on_progress=work.on_progress)
     result = done.to_dict()
-    if not as_json:
+    if not out.as_json:
         result.pop("problems")
-    print_result(result, as_json=as_json)
+    out.result(result)
     for problem in done.problems:
         print_problem(problem)
     if done.problems:

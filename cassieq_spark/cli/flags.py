@@ -108,7 +108,7 @@ def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
     if not is_flag:
         info.metavar = info.metavar or one.name.upper()
     elif one.default is False and isinstance(info, OptionInfo) and info.default is ...:
-        info.param_decls = (_flag_name(one.name),)  # without --no-...
+        info.param_decls = (flag_name(one.name),)  # without --no-...
     kind = getattr(one.annotation, "__origin__", one.annotation) if notes else one.annotation
     return keyword(one.name, Annotated[kind, info], default=one.default)
 
@@ -120,13 +120,14 @@ def keyword(name: str, annotation: Any, *, default: Any = None) -> inspect.Param
     )
 
 
-def _flag_name(parameter: str) -> str:
+def flag_name(parameter: str) -> str:
+    """``ssl_ca_file`` is ``--ssl-ca-file``."""
     return f"--{parameter.replace('_', '-')}"
 
 
 def flag_of(option: Option) -> str:
     """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
-    return _flag_name(_parameter(option))
+    return flag_name(_parameter(option))
 
 
 def _parameter(option: Option) -> str:

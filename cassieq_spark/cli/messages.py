@@ -17,7 +17,7 @@ import typer
 
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import Connected, Time
-from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text
+from cassieq_spark.cli.output import Out, Printed, print_note, show_text
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
@@ -61,6 +61,7 @@ Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages 
 def put(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY")] = None,
     *,
     file: Path | None = None,
@@ -74,7 +75,6 @@ def put(
     ttl: Time = None,
     message_id: Annotated[str | None, typer.Option(metavar="UUID")] = None,
     dedup_key: Annotated[str | None, typer.Option(metavar="KEY")] = None,
-    as_json: Json = False,
 ) -> None:
     """Put messages and print their message ids. A message whose id is printed is stored.
 
@@ -117,17 +117,15 @@ def put(
         opened = client.queue(queue)
         for batch in found:
             try:
-                _print_put(opened.put_many(batch, **more), as_json=as_json)
+                _print_put(opened.put_many(batch, **more), out)
             except PutAmbiguous as error:
-                _print_put(error.stored, as_json=as_json)
+                _print_put(error.stored, out)
                 for unknown in error.message_ids:
                     print_note(f"unknown: {unknown}")
                 raise
 
 
-def cancel(
-    queue: QueueName, connection: Connected, message_id: str, *, as_json: Json = False
-) -> None:
+def cancel(queue: QueueName, connection: Connected, out: Printed, message_id: str) -> None:
     """Take a message back that nobody was given yet. The exit code is 1 if it is too late.
 
     Args:
@@ -138,10 +136,10 @@ def cancel(
     """
     with connection.open() as client:
         is_cancelled = client.queue(queue).cancel(message_id)
-    if as_json:
-        print_json({"message_id": message_id, "cancelled": is_cancelled})
-    else:
-        say("cancelled" if is_cancelled else "too late: it was given to somebody, or is not there")
+    out.lines(
+        [{"message_id": message_id, "cancelled": is_cancelled}],
+        ["cancelled" if is_cancelled else "too late: it was given to somebody, or is not there"],
+    )
     if not is_cancelled:
         raise typer.Exit(FAILED)
 
@@ -149,6 +147,7 @@ def cancel(
 def get(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     at_most: Max = 1,
     wait: Annotated[str, typer.Option(metavar="TIME")] = "0",
@@ -156,7 +155,6 @@ def get(
     consumer: str | None = None,
     priority_at_least: PriorityAtLeast = 0,
     ack: bool = False,
-    as_json: Json = False,
 ) -> None:
     """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none.
 
@@ -190,7 +188,7 @@ def get(
             give_back(opened, found)
         interrupt.end(is_done=False)
         try:
-            _print_messages(found, as_json=as_json)
+            _print_messages(found, out)
         except Exception:
             give_back(opened, found)
             raise
@@ -200,9 +198,7 @@ def get(
         raise typer.Exit(NOTHING)
 
 
-def peek(
-    queue: QueueName, connection: Connected, *, at_most: Max = 10, as_json: Json = False
-) -> None:
+def peek(queue: QueueName, connection: Connected, out: Printed, *, at_most: Max = 10) -> None:
     """Show visible messages without leasing them. Exit code 3 if there is none.
 
     Example:
@@ -210,7 +206,7 @@ def peek(
     """
     with connection.open() as client:
         found = client.queue(queue).peek(at_most)
-    _print_messages(found, as_json=as_json)
+    _print_messages(found, out)
     if not found:
         raise typer.Exit(NOTHING)
 
@@ -218,9 +214,8 @@ def peek(
 def ack(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT")],
-    *,
-    as_json: Json = False,
 ) -> None:
     """Ack messages: they are done. Exit code 1 if a verdict is stale, invalid or unknown.
 
@@ -237,10 +232,10 @@ def ack(
             verdicts = opened.ack_each(batch)
             counts.update(verdicts)
             pairs = list(zip(batch, verdicts, strict=True))
-            if as_json:
-                print_json(*({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs))
-            else:
-                say(*(f"{verdict}\t{one}" for one, verdict in pairs))
+            out.lines(
+                ({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs),
+                (f"{verdict}\t{one}" for one, verdict in pairs),
+            )
     if counts.keys() - {Verdict.ACKED, Verdict.ALREADY_ACKED}:
         print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
         raise typer.Exit(FAILED)
@@ -266,16 +261,10 @@ def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
             queue.release(messages)
 
 
-def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
-    if as_json:
-        print_json(*map(as_object, messages))
-    else:
-        say(*map(_line, messages))
-
-
-def _line(message: Message) -> str:
-    """The receipt, or without one the message id, and the body."""
-    return f"{message.receipt or message.message_id}\t{show_body(message)}"
+def _print_messages(messages: Sequence[Message], out: Out) -> None:
+    """Print of each the receipt, or without one the message id, and the body."""
+    texts = (f"{one.receipt or one.message_id}\t{show_body(one)}" for one in messages)
+    out.lines(map(as_object, messages), texts)
 
 
 def show_body(message: Message) -> str:
@@ -290,14 +279,10 @@ def show_body(message: Message) -> str:
     return text.replace(":", "\\x3a", 1) if text.startswith(BASE64) else text
 
 
-def _print_put(put: Sequence[str | PutResult], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            *(asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put)
-        )
-        return
-    say(*(one.message_id if isinstance(one, PutResult) else one for one in put))
-    if any(isinstance(one, PutResult) and one.duplicate for one in put):
+def _print_put(put: Sequence[str | PutResult], out: Out) -> None:
+    shown = [asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put]
+    out.lines(shown, (one["message_id"] for one in shown))
+    if not out.as_json and any(one.get("duplicate") for one in shown):
         print_note("duplicate: it was put before with this key; nothing was stored")
 
 

@@ -12,8 +12,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, TextIO
 
 import typer
@@ -24,7 +25,7 @@ from rich.progress import Progress as Shown
 from rich.table import Column, Table
 from rich.text import Text
 
-from cassieq_spark.cli.flags import SHELL_NAMES
+from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name, keyword
 from cassieq_spark.errors import OutputFailed
 from cassieq_spark.repair.progress import Progress
 
@@ -63,25 +64,12 @@ _CALLS: Final = (
     (r"seconds, timedelta, or text", "seconds, or text"),
 )
 
-_ARGUMENTS: Final = {
-    "consumer": "--consumer",
-    "dedup_key": "--dedup-key",
-    "delay": "--delay",
-    "max_messages": "--max",
-    "group": "--group",
-    "key": "--key",
-    "message_id": "--message-id",
-    "priority": "--priority",
-    "priority_at_least": "--priority-at-least",
-    "tag": "--tag",
-    "to": "--to",
-    "ttl": "--ttl",
-    "visibility_timeout": "--visibility-timeout",
-    "wait": "--wait",
-}
+_FIRST: Final = re.compile(
+    r"^(\[cassieq:\w+\] )(consumer|dedup_key|delay|group|key|max_messages|message_id|priority|"
+    r"priority_at_least|tag|to|ttl|visibility_timeout|wait) is "
+)
 """Arguments that commands pass on as they were given. An error about one begins with its name."""
 
-_FIRST: Final = re.compile(rf"^(\[cassieq:\w+\] )({'|'.join(_ARGUMENTS)}) is ")
 _OPTION: Final = re.compile(
     r"option '(\w+)'(?: of (?:connect|create_queue)\(\))?"
     r"|(?<=but )'(\w+)'(?= is not set)"
@@ -93,7 +81,10 @@ def in_shell(text: str) -> str:
     """Replace calls, options and arguments of Python by the commands and flags that do the same."""
     for python, shell in _CALLS:
         text = re.sub(python, shell, text)
-    text = _FIRST.sub(lambda found: f"{found[1]}{_ARGUMENTS[found[2]]} is ", text)
+    text = _FIRST.sub(
+        lambda found: f"{found[1]}{flag_name(found[2].removesuffix('_messages'))} is ",  # --max
+        text,
+    )
     return _OPTION.sub(
         lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
     )
@@ -102,40 +93,67 @@ def in_shell(text: str) -> str:
 WIDEST: Final = 1_000_000
 """The columns of a line that goes to a program: it is never folded."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
-
-
-def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one result: a line of JSON, or names and values without the empty ones."""
-    if as_json:
-        print_json(result)
-        return
-    shown = {name: value for name, value in _flat(result).items() if value not in (None, "")}
-    width = max(map(len, shown), default=0) + 2
-    say(*(f"{name:<{width}}{value}" for name, value in shown.items()))
-
-
 def print_json(*results: Mapping[str, Any]) -> None:
     """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
 
 
-def print_all(
-    results: Sequence[Mapping[str, Any]],
-    *,
-    as_json: bool,
-    show: Callable[[Any], object] = lambda value: "" if value is None else value,
-) -> None:
-    """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Out:
+    """How a command prints its results: as JSON, one object a line, or for people."""
 
-    Args:
-        show: Makes a cell of a value.
-    """
-    if as_json:
-        print_json(*results)
-    elif results:
-        titles = [name.upper().replace("_", " ") for name in results[0]]
-        print_rows(titles, [list(map(show, one.values())) for one in results])
+    as_json: bool
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Print one result: a line of JSON, or names and values without the empty ones."""
+        if self.as_json:
+            print_json(result)
+            return
+        shown = {name: value for name, value in _flat(result).items() if value not in (None, "")}
+        width = max(map(len, shown), default=0) + 2
+        say(*(f"{name:<{width}}{value}" for name, value in shown.items()))
+
+    def lines(self, results: Iterable[Mapping[str, Any]], texts: Iterable[str]) -> None:
+        """Print a line for each result: its JSON, or its text."""
+        if self.as_json:
+            print_json(*results)
+        else:
+            say(*texts)
+
+    def all(
+        self,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        show: Callable[[Any], object] = lambda value: "" if value is None else value,
+    ) -> None:
+        """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+
+        Args:
+            show: Makes a cell of a value.
+        """
+        if self.as_json:
+            print_json(*results)
+        elif results:
+            titles = [name.upper().replace("_", " ") for name in results[0]]
+            print_rows(titles, [list(map(show, one.values())) for one in results])
+
+
+Printed = Annotated[
+    Out,
+    Flags(
+        (
+            keyword(
+                "as_json",
+                Annotated[
+                    bool, typer.Option("--json", help="Print JSON, one object per line.")
+                ],
+                default=False,
+            ),
+        ),
+        lambda flags: Out(**flags),
+    ),
+]
+"""How a command prints its results, by one flag."""
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -158,14 +176,9 @@ def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     say(*(line.rstrip() for line in drawn.get().rstrip("\n").split("\n")))
 
 
-def print_error(error: BaseException) -> None:
-    """Print the error's own words, plain: they name paths and hold log lines."""
-    print_problem(str(error))
-
-
-def print_problem(text: str) -> None:
-    """Print what went wrong, in the words of a shell."""
-    print_note(in_shell(text))
+def print_problem(problem: object) -> None:
+    """Print an error or another problem in the words of a shell, and plain: it may hold paths."""
+    print_note(in_shell(str(problem)))
 
 
 def print_note(text: str) -> None:

@@ -15,11 +15,10 @@ from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import Connected, queue_names
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.output import (
-    Json,
+    Out,
+    Printed,
     cannot_write,
-    print_json,
     print_problem,
-    print_result,
     print_rows,
     say,
     working,
@@ -82,13 +81,13 @@ def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None
 def repair(
     connection: Connected,
     logs: Logged,
+    out: Printed,
     queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
     *,
     full: bool = False,
     dry_run: bool = False,
     verify: bool = False,
     metrics_file: Annotated[str | None, typer.Option(metavar="FILE")] = None,
-    as_json: Json = False,
 ) -> None:
     """Run a repair pass: finish what others left half-way, move dead messages, drop what is done.
 
@@ -118,7 +117,7 @@ def repair(
             else client.repair(queue, full=full, dry_run=dry_run, on_progress=told)
         )
     write_metrics(metrics_file, found)
-    if show(found, as_json=as_json):
+    if show(found, out):
         raise typer.Exit(FAILED)
 
 
@@ -147,10 +146,7 @@ def check_metrics_file(path: str | None, *, is_whole: bool) -> None:
 
 
 def show(
-    found: RepairReport | VerifyReport,
-    *,
-    as_json: bool,
-    tell: Callable[[str], None] = print_problem,
+    found: RepairReport | VerifyReport, out: Out, *, tell: Callable[[str], None] = print_problem
 ) -> bool:
     """Print a report, and tell of problems; return whether a person must look."""
     report = found.to_dict()
@@ -162,11 +158,10 @@ def show(
         problems = [
             f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]
         ]
-    if as_json:
-        print_json(report)
+    if out.as_json:
+        out.result(report)
     elif "findings" in report:
-        counts = {name: len(report[name]) for name in ("findings", "problems")}
-        print_result(report | counts, as_json=False)
+        out.result(report | {name: len(report[name]) for name in ("findings", "problems")})
     else:
         _show_queues(report)
     for problem in problems:
