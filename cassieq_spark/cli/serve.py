@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,12 @@ from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.exits import Interrupt, extra
 from cassieq_spark.cli.flags import Connected
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.settings import seconds
-from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import OptionInvalid, ServerMissing
+from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.client import Client
+from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.errors import CassieqError, OptionInvalid, ServerMissing
+from cassieq_spark.exporter.scan import Scanner
+from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.settings import GatewaySettings
 
 ScanInterval = Annotated[
@@ -27,6 +31,14 @@ ScanInterval = Annotated[
 SCAN_INTERVAL = "30s"
 
 SHORTEST_S = 1.0
+
+AGAIN_S = 1.0
+"""The pause between two tries of an exporter to connect; it may begin before Cassandra answers."""
+
+CLOSE_S = 5.0
+"""How long a scan under way may hold up an exporter's end."""
+
+_logger = get_logger("exporter")
 
 
 def scan_seconds(given: str) -> float:
@@ -63,23 +75,34 @@ def exporter(
     """
     logs.start()
     with extra("prometheus", "`cassieq exporter` needs", ServerMissing):
-        from cassieq_spark.exporter.serve import export  # noqa: PLC0415 - needs an extra
-    clock = SystemClock()
-    with Interrupt() as interrupt:
+        from cassieq_spark.exporter.collector import registry_of  # noqa: PLC0415 - needs an extra
+        from cassieq_spark.exporter.listen import listening  # noqa: PLC0415 - as above
+    scanner, clock = Scanner(scan_seconds(scan_interval)), SystemClock()
+    listens = listening(registry_of(scanner), host, port, host_name or ())
+    with Interrupt() as interrupt, listens as address:
+        logs.note(f"Metrics are at {address}")
+        client = _connected(connection, interrupt, clock)
+        if client is not None:
+            with client:
+                scanner.start(client.store)
+                interrupt.pause_until(clock, inf)
+                scanner.close(CLOSE_S)
 
-        def pause(wait_s: float) -> bool:
-            interrupt.pause_until(clock, clock.monotonic() + wait_s)
-            return not interrupt
 
-        export(
-            connection.open,
-            host=host,
-            port=port,
-            host_names=host_name or (),
-            every_s=scan_seconds(scan_interval),
-            on_start=lambda address: logs.note(f"Metrics are at {address}"),
-            pause=pause,
-        )
+def _connected(connection: Connection, interrupt: Interrupt, clock: Clock) -> Client | None:
+    """The client, when Cassandra answers; None: the exporter was ended before."""
+    while not interrupt:
+        try:
+            client = connection.open()
+        except CassieqError as error:
+            if not error.retriable:
+                raise
+            event(_logger, "exporter_waits", error=str(error))
+            interrupt.pause_until(clock, clock.monotonic() + AGAIN_S)
+        else:
+            event(_logger, "exporter_connected", keyspace=client.keyspace)
+            return client
+    return None
 
 
 DEFAULTS = GatewaySettings()
