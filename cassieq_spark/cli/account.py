@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from cassieq_spark.cli.exits import Commands, extra
-from cassieq_spark.cli.flags import Connected, command
+from cassieq_spark.cli.flags import Connected, Seconds, command
 from cassieq_spark.cli.output import Out, Printed, print_note
 from cassieq_spark.cli.queue import Yes, make_sure
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import Connection
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.errors import UsageError
 from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
 from cassieq_spark.queue.message import show_time, time_of
@@ -240,8 +240,8 @@ def sign(
     *,
     queue: Annotated[str, typer.Option(metavar="PATTERN,PATTERN")],
     rights: Rights,
-    expires: Annotated[str, typer.Option(metavar="TIME")] = "1h",
-    starts_in: Annotated[str, typer.Option(metavar="TIME")] = "0",
+    expires: Annotated[float, Seconds(1.0, LONGEST_TOKEN_S)] = 3_600.0,
+    starts_in: Annotated[float, Seconds(0.0, LONGEST_TOKEN_S)] = 0.0,
 ) -> None:
     """Print a bearer token for some queues and rights. It needs no connection.
 
@@ -257,13 +257,11 @@ def sign(
         cassieq account sign --queue 'orders*' --rights put --expires 8h
     """
     grants = (_grant(rights, queue),)
-    begins_s = _seconds("--starts-in", starts_in, 0.0)
-    lasts_s = _seconds("--expires", expires, 1.0)
     key_id, secret = _own_key()
     with extra("accounts", "accounts need"):
         from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-    begins_us = SystemClock().now_us() + round(begins_s * 1e6)
-    ends_us = begins_us + round(lasts_s * 1e6)
+    begins_us = SystemClock().now_us() + round(starts_in * 1e6)
+    ends_us = begins_us + round(expires * 1e6)
     token = tokens.sign(key_id, secret, grants, begins_us=begins_us, ends_us=ends_us)
     # Alone, as a text: it goes into a variable of the shell.
     out.lines([{"token": token, "expires_at": show_time(time_of(ends_us))}], [token])
@@ -321,13 +319,6 @@ def _grant(rights: str, queues: str) -> Grant:
 
     wanted = [right.value for right in Right] if rights.strip() == "all" else rights.split(",")
     return parse_grant([one.strip() for one in wanted], [one.strip() for one in queues.split(",")])
-
-
-def _seconds(flag: str, given: str, least: float) -> float:
-    found = seconds(flag, given)
-    if found is None or not least <= found <= LONGEST_TOKEN_S:
-        raise OptionInvalid(f"{flag} is {given!r}, allowed: {least:g} s to 365 d")
-    return found
 
 
 def _in_words(grants: list[dict[str, list[str]]]) -> str:

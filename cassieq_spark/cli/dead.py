@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
-from cassieq_spark.cli.flags import Connected, Time, command, queue_names
+from cassieq_spark.cli.flags import Connected, command, queue_names
 from cassieq_spark.cli.messages import show_body
 from cassieq_spark.cli.output import Printed, print_problem, show_text, working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
@@ -31,6 +31,7 @@ MOST_SHOWN: Final = 120
 
 app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
 
+When = Annotated[str | None, typer.Option(metavar="TIME")]
 Where = Annotated[
     list[str] | None,
     typer.Option(
@@ -72,8 +73,8 @@ def show(
     out: Printed,
     *,
     where: Where = None,
-    before: Time = None,
-    after: Time = None,
+    before: When = None,
+    after: When = None,
     limit: Annotated[int, typer.Option(metavar="N")] = 20,
     body: bool = False,
 ) -> None:
@@ -111,8 +112,8 @@ def redrive(
     out: Printed,
     *,
     where: Where = None,
-    before: Time = None,
-    after: Time = None,
+    before: When = None,
+    after: When = None,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", autocompletion=queue_names)] = None,
     limit: Annotated[int | None, typer.Option(metavar="N")] = None,
     dry_run: bool = False,

@@ -21,10 +21,12 @@ from typer.models import OptionInfo, ParameterInfo
 
 from cassieq_spark.cli.settings import (
     FILE_NAME,
+    LONGEST_S,
     Connection,
     find_file,
     options_of,
     queue_setting,
+    seconds,
 )
 from cassieq_spark.options import Option
 from cassieq_spark.options.option import named_in, parts_of
@@ -41,6 +43,21 @@ class Flags:
 
     shown: tuple[inspect.Parameter, ...]
     build: Callable[[dict[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A flag that takes a length of time, such as ``30``, ``500ms`` or ``5m``, in seconds."""
+
+    least: float = 0.0
+    most: float = LONGEST_S
+
+    def read(self, name: str, given: str | None) -> float | None:
+        """The seconds that the command gets; None if the flag was not given."""
+        return None if given is None else seconds(flag_name(name), given, self.least, self.most)
+
+
+Time = Annotated[float | None, Seconds()]
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Command]:
@@ -62,17 +79,21 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
         }
         signature = inspect.signature(function, eval_str=True)
         built: dict[str, Flags] = {}
+        times: dict[str, Seconds] = {}
         shown: list[inspect.Parameter] = []
         for one in signature.parameters.values():
-            flags = [made for made in _notes_of(one) if isinstance(made, Flags)]
-            if flags:
-                built[one.name] = flags[0]
-            else:
+            for note in _notes_of(one):
+                if isinstance(note, Flags):
+                    built[one.name] = note
+                elif isinstance(note, Seconds):
+                    times[one.name] = note
+            if one.name not in built:
                 shown.append(_explained(one, meanings.get(one.name, _Meaning())))
         shown += [flag for made in reversed(built.values()) for flag in made.shown]
 
         @functools.wraps(function)
         def outer(**given: Any) -> Any:
+            given |= {name: time.read(name, given[name]) for name, time in times.items()}
             for key, made in built.items():
                 own = {flag.name: given.pop(flag.name) for flag in made.shown}
                 given[key] = made.build(own)
@@ -100,6 +121,10 @@ def _notes_of(one: inspect.Parameter) -> tuple[object, ...]:
 
 def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
     """A parameter with all that typer wants to know."""
+    if any(isinstance(note, Seconds) for note in _notes_of(one)):
+        default = None if one.default is None else show_seconds(one.default)
+        kind = Annotated[str | None, typer.Option(metavar="TIME")]
+        one = one.replace(annotation=kind, default=default)
     notes = [copy(note) for note in _notes_of(one) if isinstance(note, ParameterInfo)]
     is_flag = one.kind is inspect.Parameter.KEYWORD_ONLY
     info: Any = notes[0] if notes else typer.Option() if is_flag else typer.Argument()
@@ -140,9 +165,6 @@ SHELL_NAMES: Final = {
     for option in options_of(section)
 }
 """The flag of each option that commands take; secrets have a variable only."""
-
-Time = Annotated[str | None, typer.Option(metavar="TIME")]
-"""A length of time as `settings.seconds` reads it."""
 
 _QUOTED: Final = re.compile(r"`(\w+)`")
 

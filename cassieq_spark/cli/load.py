@@ -19,7 +19,6 @@ from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
 from cassieq_spark.cli.output import Out, Printed
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
@@ -183,24 +182,25 @@ def consume(
         cassieq consume orders --rate 100 --idle-timeout 10s
     """
     at_once = batch or _batch_for(rate, CONSUMED_AT_ONCE)
-    timeout_s = seconds("--visibility-timeout", visibility_timeout)
-    idle_s = seconds("--idle-timeout", idle_timeout)
     load = Load(clock=SystemClock(), rate=rate, more={"redelivered": 0})
     if ack:
         load.more |= {"stale": 0, "unknown": 0}
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
-        visible_s = opened.settings.visibility_timeout_s if timeout_s is None else timeout_s
         consumer = _Consumer(
             queue=opened,
             load=load,
-            visibility_s=visible_s,
+            visibility_s=(
+                opened.settings.visibility_timeout_s
+                if visibility_timeout is None
+                else visibility_timeout
+            ),
             acks=ack,
             priority_at_least=priority_at_least,
         )
         with _measured(load, "get_and_ack" if ack else "get", count, out) as advance:
             try:
-                consumer.run(interrupt, count, at_once, idle_s, advance)
+                consumer.run(interrupt, count, at_once, idle_timeout, advance)
             finally:
                 give_back(opened, consumer.held)
     is_done = count is None or load.messages >= count

@@ -16,10 +16,9 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
-from cassieq_spark.cli.flags import Connected, Time
+from cassieq_spark.cli.flags import Connected, Seconds, Time
 from cassieq_spark.cli.output import Out, Printed, print_note, show_text
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import seconds
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
     BodyInvalid,
@@ -104,9 +103,9 @@ def put(
     more: dict[str, Any] = {
         "priority": priority,
         "key": key,
-        "delay": seconds("--delay", delay) or 0,
+        "delay": delay or 0,
         "due_at": _time("--due-at", due_at),
-        "ttl": seconds("--ttl", ttl),
+        "ttl": ttl,
         "tag": tag,
         "headers": dict(map(_header, header or [])),
         "group": group,
@@ -150,7 +149,7 @@ def get(
     out: Printed,
     *,
     at_most: Max = 1,
-    wait: Annotated[str, typer.Option(metavar="TIME")] = "0",
+    wait: Annotated[float, Seconds()] = 0.0,
     visibility_timeout: Time = None,
     consumer: str | None = None,
     priority_at_least: PriorityAtLeast = 0,
@@ -168,18 +167,16 @@ def get(
     Example:
         cassieq get orders --max 10 --wait 5s --ack
     """
-    wait_s = seconds("--wait", wait) or 0
-    timeout_s = seconds("--visibility-timeout", visibility_timeout)
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
         found = get_unless(
             interrupt,
             SystemClock(),
-            wait_s,
+            wait,
             lambda look_s: opened.get(
                 at_most,
                 wait=look_s,
-                visibility_timeout=timeout_s,
+                visibility_timeout=visibility_timeout,
                 consumer=consumer,
                 priority_at_least=priority_at_least,
             ),

@@ -15,7 +15,14 @@ from rich.live import Live
 from rich.table import Table
 
 from cassieq_spark.cli.exits import FAILED, Commands, Interrupt
-from cassieq_spark.cli.flags import Connected, command, flag_of, queue_names, settings_flags
+from cassieq_spark.cli.flags import (
+    Connected,
+    Seconds,
+    command,
+    flag_of,
+    queue_names,
+    settings_flags,
+)
 from cassieq_spark.cli.output import (
     Printed,
     print_json,
@@ -24,7 +31,7 @@ from cassieq_spark.cli.output import (
     print_rows,
     show_text,
 )
-from cassieq_spark.cli.settings import options_of, seconds
+from cassieq_spark.cli.settings import options_of
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import (
@@ -314,8 +321,6 @@ def ask(question: str) -> None:
 
 COLUMNS = ("visible", "invisible", "delayed", "dead")
 
-SHORTEST_S = 0.1
-
 
 def watch(
     connection: Connected,
@@ -324,7 +329,7 @@ def watch(
         list[str] | None, typer.Argument(metavar="QUEUE", autocompletion=queue_names)
     ] = None,
     *,
-    interval: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    interval: Annotated[float, Seconds(least=0.1)] = 1.0,
     count: Annotated[int | None, typer.Option(min=1)] = None,
 ) -> None:
     """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
@@ -337,9 +342,6 @@ def watch(
     Example:
         cassieq watch orders --interval 5s
     """
-    interval_s = seconds("--interval", interval) or 0
-    if interval_s < SHORTEST_S:
-        raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
     clock = SystemClock()
     is_table = not out.as_json and sys.stdout.isatty()
     with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
@@ -359,7 +361,7 @@ def watch(
             if looks == count:
                 break
             # Count from the end of a look: one that takes longer than the interval is no busy loop.
-            interrupt.pause_until(clock, clock.monotonic() + interval_s)
+            interrupt.pause_until(clock, clock.monotonic() + interval)
         interrupt.end(is_done=count is None or looks == count)
 
 

@@ -10,27 +10,17 @@ import typer
 
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.exits import Interrupt, extra
-from cassieq_spark.cli.flags import Connected
+from cassieq_spark.cli.flags import Connected, Seconds
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.settings import Connection
 from cassieq_spark.client import Client
 from cassieq_spark.clock import Clock, SystemClock
-from cassieq_spark.errors import CassieqError, OptionInvalid, ServerMissing
-from cassieq_spark.exporter.scan import Scanner
+from cassieq_spark.errors import CassieqError, ServerMissing
+from cassieq_spark.exporter.scan import SCANS_EVERY_S, Scanner
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.server.settings import GatewaySettings
 
-ScanInterval = Annotated[
-    str,
-    typer.Option(
-        metavar="TIME",
-        help="The time from one count of all queues to the next. One process counts for all.",
-        rich_help_panel="Metrics",
-    ),
-]
-SCAN_INTERVAL = "30s"
-
-SHORTEST_S = 1.0
+ScanInterval = Annotated[float, Seconds(least=1.0)]  # a scan reads every bucket
 
 AGAIN_S = 1.0
 """The pause between two tries of an exporter to connect; it may begin before Cassandra answers."""
@@ -41,18 +31,6 @@ CLOSE_S = 5.0
 _logger = get_logger("exporter")
 
 
-def scan_seconds(given: str) -> float:
-    """The time from one scan to the next.
-
-    Raises:
-        OptionInvalid: It is not a time, or too short: a scan reads every bucket.
-    """
-    found = seconds("--scan-interval", given) or 0
-    if found < SHORTEST_S:
-        raise OptionInvalid(f"--scan-interval is {given}, allowed: {SHORTEST_S:.0f} s or more")
-    return found
-
-
 def exporter(
     connection: Connected,
     logs: Logged,
@@ -60,7 +38,7 @@ def exporter(
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 9_464,
     host_name: list[str] | None = None,
-    scan_interval: ScanInterval = SCAN_INTERVAL,
+    scan_interval: ScanInterval = SCANS_EVERY_S,
 ) -> None:
     """Serve metrics of all queues to Prometheus. A gateway serves them, too. SIGTERM ends it.
 
@@ -70,6 +48,10 @@ def exporter(
         host_name: A name by which Prometheus asks, besides addresses and localhost. Requests for
             other names are refused. Repeatable.
 
+    Metrics:
+        scan_interval: The time from one count of all queues to the next. One process counts for
+            all.
+
     Example:
         cassieq exporter
     """
@@ -77,7 +59,7 @@ def exporter(
     with extra("prometheus", "`cassieq exporter` needs", ServerMissing):
         from cassieq_spark.exporter.collector import registry_of  # noqa: PLC0415 - needs an extra
         from cassieq_spark.exporter.listen import listening  # noqa: PLC0415 - as above
-    scanner, clock = Scanner(scan_seconds(scan_interval)), SystemClock()
+    scanner, clock = Scanner(scan_interval), SystemClock()
     listens = listening(registry_of(scanner), host, port, host_name or ())
     with Interrupt() as interrupt, listens as address:
         logs.note(f"Metrics are at {address}")
@@ -128,7 +110,7 @@ def serve(
     repair: bool = True,
     metrics_port: Annotated[int | None, _Port] = None,
     metrics_host: str = DEFAULTS.metrics_host,
-    scan_interval: ScanInterval = SCAN_INTERVAL,
+    scan_interval: ScanInterval = SCANS_EVERY_S,
     access_log: Annotated[bool, typer.Option(envvar="CASSIEQ_ACCESS_LOG")] = False,
     max_connections: _AtLeastOne = DEFAULTS.max_connections,
     max_body: Annotated[int, _KiB] = DEFAULTS.max_body_bytes,
@@ -156,6 +138,8 @@ def serve(
         metrics_port: Serve metrics at this port, too. 0: any free port. With --auth they are served
             nowhere else, as they name the queues of all accounts.
         metrics_host: The address of that port.
+        scan_interval: The time from one count of all queues to the next. One process counts for
+            all.
 
     Logs:
         access_log: Log each request: door, operation, status, milliseconds.
@@ -192,7 +176,7 @@ def serve(
         calls=calls,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
-        scans_every_s=scan_seconds(scan_interval),
+        scans_every_s=scan_interval,
         repairs_every_s=DEFAULTS.repairs_every_s if repair else None,
     )
     logs.start(access=access_log)

@@ -37,11 +37,8 @@ SECTIONS: Final[dict[str, frozenset[Scope]]] = {
 }
 """The sections of the file."""
 
-_ANY_TIME: Final = replace(
-    values.seconds(0, 36_500 * 86_400.0),
-    allowed="seconds, or text such as '500ms', '30s', '5m', '12h', '7d'",
-)
-"""The form of a time; its range depends on the option."""
+LONGEST_S: Final = 36_500 * 86_400.0
+"""The longest time that is read as one."""
 
 
 def options_of(section: str) -> list[Option]:
@@ -55,13 +52,18 @@ def options_of(section: str) -> list[Option]:
     ]
 
 
-def seconds(name: str, given: str | None) -> float | None:
+def seconds(name: str, given: str, least: float = 0.0, most: float = LONGEST_S) -> float:
     """Parse the time of a flag: ``30``, ``500ms``, ``5m``.
 
     Raises:
-        OptionInvalid: It is not a time; the error names the flag.
+        OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
     """
-    return None if given is None else _ANY_TIME.checked(name, given)
+    allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
+    if most < LONGEST_S:
+        allowed = f"{values.show_seconds(least)} to {values.show_seconds(most)}"
+    elif least:
+        allowed = f"{values.show_seconds(least)} or more"
+    return replace(values.seconds(least, most), allowed=allowed).checked(name, given)
 
 
 def queue_setting(option: Option, given: Any, name: str) -> Any:

@@ -10,12 +10,10 @@ from typing import Annotated
 import typer
 
 from cassieq_spark.cli.exits import Interrupt
-from cassieq_spark.cli.flags import Connected, Time
+from cassieq_spark.cli.flags import Connected, Seconds, Time
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.messages import PriorityAtLeast
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import seconds
-from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.worker.child import check_name
@@ -34,13 +32,13 @@ def worker(
     *,
     concurrency: Annotated[int | None, typer.Option(min=1, max=MOST_PROCESSES, metavar="N")] = None,
     prefetch: Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")] = None,
-    timeout: Time = None,
-    grace: Annotated[str, typer.Option(metavar="TIME")] = "30s",
+    timeout: Annotated[float | None, Seconds(least=0.001)] = None,
+    grace: Annotated[float, Seconds()] = 30.0,
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
     priority_at_least: PriorityAtLeast = 0,
-    backoff: Annotated[str, typer.Option(metavar="TIME")] = "1s",
-    backoff_max: Annotated[str, typer.Option(metavar="TIME")] = "10m",
+    backoff: Annotated[float, Seconds()] = DEFAULT.base_s,
+    backoff_max: Annotated[float, Seconds()] = DEFAULT.most_s,
     jitter: Annotated[float, typer.Option(min=0, max=1, metavar="PART")] = DEFAULT.jitter,
 ) -> None:
     """Call a function for each message of a queue, in several processes.
@@ -72,22 +70,17 @@ def worker(
         cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
     """
     logs.start()
-    idle_s = seconds("--idle-timeout", idle_timeout)
     processes = concurrency or os.cpu_count() or 1
     settings = WorkSettings(
         function=check_name(function),
         concurrency=processes,
         prefetch=prefetch or 2 * processes,
-        visibility_s=seconds("--visibility-timeout", visibility_timeout),
-        timeout_s=_positive("--timeout", timeout) or inf,
-        grace_s=seconds("--grace", grace) or 0.0,
-        idle_s=inf if idle_s is None else idle_s,
+        visibility_s=visibility_timeout,
+        timeout_s=inf if timeout is None else timeout,
+        grace_s=grace,
+        idle_s=inf if idle_timeout is None else idle_timeout,
         priority_at_least=priority_at_least,
-        backoff=Backoff(
-            base_s=seconds("--backoff", backoff) or 0.0,
-            most_s=seconds("--backoff-max", backoff_max) or 0.0,
-            jitter=jitter,
-        ),
+        backoff=Backoff(base_s=backoff, most_s=backoff_max, jitter=jitter),
     )
     with connection.open() as client, Interrupt() as interrupt:
         found = client.queue(queue).settings
@@ -109,10 +102,3 @@ def worker(
             should_stop=lambda: bool(interrupt),
             on_start=lambda: logs.note(f"Calling {function} with {processes} processes"),
         )
-
-
-def _positive(name: str, given: str | None) -> float | None:
-    found = seconds(name, given)
-    if found is not None and found <= 0:
-        raise OptionInvalid(f"{name} is {given!r}, allowed: a time above 0")
-    return found

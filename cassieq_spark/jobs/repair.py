@@ -6,16 +6,16 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cassieq_spark.cli.exits import FAILED, ended_by, exit_codes, run_job
-from cassieq_spark.cli.flags import ConnectionGiven, Time, command
+from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged, Logs
-from cassieq_spark.cli.output import print_note, print_problem
+from cassieq_spark.cli.output import Out, print_note, print_problem
 from cassieq_spark.cli.repair import (
     changed,
     check_metrics_file,
@@ -61,7 +61,7 @@ def repair(
     *,
     queue: list[str] | None = None,
     once: bool = False,
-    interval: Time = None,
+    interval: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     full: bool = False,
     dry_run: bool = False,
     verify: bool = False,
@@ -113,9 +113,9 @@ def repair(
 
 def _show(found: RepairReport | VerifyReport, logs: Logs | None) -> bool:
     if logs is None:
-        return show(found, as_json=is_for_a_program())
+        return show(found, Out(as_json=is_for_a_program()))
     if isinstance(found, VerifyReport):
-        return show(found, as_json=is_for_a_program(), tell=logs.problem)
+        return show(found, Out(as_json=is_for_a_program()), tell=logs.problem)
     if told := changed(found):
         event(_logger, "repair_changed", what=told)
     for problem in found.problems:
