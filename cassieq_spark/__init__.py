@@ -83,7 +83,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+__all__ = list(_HOME_OF)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these

@@ -584,5 +584,3 @@ class WorkerEnvironment(EnvironmentProblem):
     Remedy:
         On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark.
     """
-
-

@@ -173,9 +173,7 @@ _KeyFlag = Annotated[
 
 
 @command(app)
-def disable(
-    account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None
-) -> None:
+def disable(account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None) -> None:
     """Disable an account or one of its keys. Servers refuse it within ten seconds.
 
     Example:
@@ -185,9 +183,7 @@ def disable(
 
 
 @command(app)
-def enable(
-    account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None
-) -> None:
+def enable(account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None) -> None:
     """Enable an account or one of its keys again.
 
     Example:

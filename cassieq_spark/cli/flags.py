@@ -123,8 +123,8 @@ def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
     """A parameter with all that typer wants to know."""
     if any(isinstance(note, Seconds) for note in _notes_of(one)):
         default = None if one.default is None else show_seconds(one.default)
-        kind = Annotated[str | None, typer.Option(metavar="TIME")]
-        one = one.replace(annotation=kind, default=default)
+        as_text = Annotated[str | None, typer.Option(metavar="TIME")]
+        one = one.replace(annotation=as_text, default=default)
     notes = [copy(note) for note in _notes_of(one) if isinstance(note, ParameterInfo)]
     is_flag = one.kind is inspect.Parameter.KEYWORD_ONLY
     info: Any = notes[0] if notes else typer.Option() if is_flag else typer.Argument()

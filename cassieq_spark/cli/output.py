@@ -93,6 +93,7 @@ def in_shell(text: str) -> str:
 WIDEST: Final = 1_000_000
 """The columns of a line that goes to a program: it is never folded."""
 
+
 def print_json(*results: Mapping[str, Any]) -> None:
     """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
@@ -144,9 +145,7 @@ Printed = Annotated[
         (
             keyword(
                 "as_json",
-                Annotated[
-                    bool, typer.Option("--json", help="Print JSON, one object per line.")
-                ],
+                Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")],
                 default=False,
             ),
         ),

@@ -28,7 +28,6 @@ from cassieq_spark.cli.output import (
     print_json,
     print_note,
     print_problem,
-    print_rows,
     show_text,
 )
 from cassieq_spark.cli.settings import options_of
