@@ -12,8 +12,7 @@ from cassieq_spark.cli.flags import command
 from cassieq_spark.cli.output import Out, Printed, print_note, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
-from cassieq_spark.embedded.java import find_java
+from cassieq_spark.embedded.software import CASSANDRA_VERSION, cassandra_jars, find_java
 from cassieq_spark.errors import OptionInvalid
 
 app = typer.Typer(

@@ -21,7 +21,7 @@ import typer
 from cassieq_spark.client import Client
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState
-from cassieq_spark.embedded.disk import of_user
+from cassieq_spark.embedded.machine import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
 from cassieq_spark.options.option import did_you_mean

