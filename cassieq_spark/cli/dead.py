@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -93,7 +94,7 @@ def show(
     Example:
         cassieq dead show orders.dead --where reason=timeout --after 1h --body
     """
-    is_wanted = _conditions(where, before, after)
+    is_wanted = conditions(where, before, after, now=time_of(SystemClock().now_us()))
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
@@ -137,7 +138,8 @@ def redrive(
     Example:
         cassieq dead redrive orders.dead --where tag=eu --dry-run
     """
-    is_wanted = _conditions(where, before, after) if where or before or after else None
+    now = time_of(SystemClock().now_us())
+    is_wanted = conditions(where, before, after, now=now) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
         run = partial(client.redrive, queue, where=is_wanted, to=to, at_most=at_most)
@@ -174,46 +176,34 @@ def _dead_letter_queues(client: Client) -> list[str]:
 
 def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
     counts: Counter[tuple[str | None, str | None]] = Counter()
-    times: dict[tuple[str | None, str | None], list[datetime]] = {}
+    times: dict[tuple[str | None, str | None], tuple[datetime, datetime]] = {}
     for message in client.browse(queue):
         letter = headers_of(message.headers)
-        key = (letter.source_queue, letter.reason)
+        key, at = (letter.source_queue, letter.reason), letter.last_time
         counts[key] += 1
-        if letter.last_time is not None:
-            seen = times.setdefault(key, [letter.last_time] * 2)
-            seen[:] = [min(seen[0], letter.last_time), max(seen[1], letter.last_time)]
+        if at is not None:
+            first, last = times.get(key, (at, at))
+            times[key] = min(first, at), max(last, at)
     for key, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))):
-        first, last = times.get(key, (None, None))
+        seen = times.get(key, (None, None))
         yield {
             "queue": queue,
             "source_queue": key[0],
             "reason": key[1],
             "messages": count,
-            "first_death": show_time(first),
-            "last_death": show_time(last),
+            "first_death": show_time(seen[0]),
+            "last_death": show_time(seen[1]),
         }
 
 
 def first_line(message: Message) -> str:
     """The first line of a body, cut to `MOST_SHOWN` characters; the cut is marked by ``...``."""
-    line = message.body.partition(b"\n")[0] if _is_text(message.body) else message.body
+    line = message.body
+    with suppress(UnicodeDecodeError):  # it is no text, and has no lines
+        line = line.decode("utf-8").partition("\n")[0].encode()
     shown = show_body(replace(message, body=line))
     is_cut = len(shown) > MOST_SHOWN or line != message.body
     return f"{shown[:MOST_SHOWN]}..." if is_cut else shown
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _conditions(
-    where: list[str] | None, before: str | None, after: str | None
-) -> Callable[[Message], bool]:
-    return conditions(where, before, after, now=time_of(SystemClock().now_us()))
 
 
 def _row(message: Message, *, is_whole: bool) -> dict[str, str]:

@@ -59,7 +59,8 @@ def exit_codes() -> Iterator[None]:
     except (CassieqError, BrokenPipeError) as error:
         raise typer.Exit(ended_by(error)) from error
     except KeyboardInterrupt as error:
-        raise typer.Exit(interrupted_by(error)) from error
+        # Only that of `Interrupt` names a signal, which may be another than Ctrl-C.
+        raise typer.Exit(OF_SIGNAL + next(iter(error.args), signal.SIGINT)) from error
 
 
 def run_job(job: typer.Typer, arguments: Sequence[str] | None) -> int:
@@ -90,12 +91,6 @@ def extra(name: str, user: str, kind: type[UsageError] = UsageError) -> Iterator
             f"package {error.name!r} is not installed, and {user} it. Run: "
             f"pip install 'cassieq_spark[{name}]'"
         ) from error
-
-
-def interrupted_by(error: KeyboardInterrupt) -> int:
-    """Return the exit code of a signal; only that of `Interrupt` may be another than Ctrl-C."""
-    number: int = next(iter(error.args), signal.SIGINT)
-    return OF_SIGNAL + number
 
 
 def ended_by(error: CassieqError | OSError, tell: Callable[[str], None] = print_problem) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import io
 import logging
-import os
 import re
 import signal
 import threading
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
@@ -73,7 +73,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
         parts = parts_of(function)
         text, example = parts.pop("").strip(), parts.pop("Example", "").strip()
         meanings = {
-            name: _Meaning(meaning, None if panel == "Args" else panel)
+            name: (meaning, None if panel == "Args" else panel)
             for panel, part in parts.items()
             for name, meaning in named_in(part).items()
         }
@@ -88,7 +88,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
                 elif isinstance(note, Seconds):
                     times[one.name] = note
             if one.name not in built:
-                shown.append(_explained(one, meanings.get(one.name, _Meaning())))
+                shown.append(_explained(one, *meanings.get(one.name, (None, None))))
         shown += [flag for made in reversed(built.values()) for flag in made.shown]
 
         @functools.wraps(function)
@@ -108,18 +108,11 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
     return add
 
 
-class _Meaning(NamedTuple):
-    """What a docstring says of an argument."""
-
-    text: str | None = None
-    panel: str | None = None
-
-
 def _notes_of(one: inspect.Parameter) -> tuple[object, ...]:
     return getattr(one.annotation, "__metadata__", ())
 
 
-def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
+def _explained(one: inspect.Parameter, meaning: str | None, panel: str | None) -> inspect.Parameter:
     """A parameter with all that typer wants to know."""
     if any(isinstance(note, Seconds) for note in _notes_of(one)):
         default = None if one.default is None else show_seconds(one.default)
@@ -128,8 +121,8 @@ def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
     notes = [copy(note) for note in _notes_of(one) if isinstance(note, ParameterInfo)]
     is_flag = one.kind is inspect.Parameter.KEYWORD_ONLY
     info: Any = notes[0] if notes else typer.Option() if is_flag else typer.Argument()
-    info.help = info.help or meaning.text
-    info.rich_help_panel = info.rich_help_panel or meaning.panel
+    info.help = info.help or meaning
+    info.rich_help_panel = info.rich_help_panel or panel
     if not is_flag:
         info.metavar = info.metavar or one.name.upper()
     elif one.default is False and isinstance(info, OptionInfo) and info.default is ...:
@@ -271,14 +264,11 @@ def _connection(given: dict[str, Any]) -> Connection:
 def _silence() -> Iterator[None]:
     """The driver logs what it could not reach."""
     logging.disable()
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stderr(nowhere),
-    ):
-        try:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
-        finally:
-            logging.disable(logging.NOTSET)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

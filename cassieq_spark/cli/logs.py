@@ -43,14 +43,9 @@ class TerminalHandler(logging.Handler):
         if getattr(record, "event", None) != OUTAGE:
             print_note(self.format(record))
         elif self._is_new():
-            self._print_first(record)
-
-    def _print_first(self, record: logging.LogRecord) -> None:
-        text = sentence(vars(record)["fields"])
-        if self.is_timed:
+            text = sentence(vars(record)["fields"])
             told = logging.makeLogRecord(vars(record) | {"msg": text, "args": ()})
-            text = self.format(told)
-        print_note(text)
+            print_note(self.format(told) if self.is_timed else text)
 
     def _is_new(self) -> bool:
         with self._guard:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -104,7 +103,7 @@ def put(
         "priority": priority,
         "key": key,
         "delay": delay or 0,
-        "due_at": _time("--due-at", due_at),
+        "due_at": None if due_at is None else _MOMENT.checked("--due-at", due_at),
         "ttl": ttl,
         "tag": tag,
         "headers": dict(map(_header, header or [])),
@@ -300,10 +299,6 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
     return iter([[os.fsencode(body) for body in bodies]])
 
 
-def _time(name: str, given: str | None) -> datetime | None:
-    return None if given is None else _MOMENT.checked(name, given)
-
-
 def _header(given: str) -> tuple[str, str]:
     name, is_there, value = given.partition("=")
     if not is_there or not name:
@@ -342,7 +337,8 @@ def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
     stream: BinaryIO = sys.stdin.buffer if source is None else source
     rest = b""
     number = 0
-    while read := _read_some(stream):
+    read_some = getattr(stream, "read1", stream.read)  # what is there, at least one byte
+    while read := read_some(READ_BYTES):
         *lines, rest = (rest + read).split(b"\n") if b"\n" in read else (rest + read,)
         if len(rest) > MAX_BODY_BYTES:
             raise BodyInvalid(
@@ -373,10 +369,3 @@ def whole(path: Path) -> bytes:
         raise OptionInvalid(
             f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
         ) from error
-
-
-def _read_some(stream: BinaryIO) -> bytes:
-    """Read what is there, at least one byte; none at the end."""
-    read_now = getattr(stream, "read1", stream.read)
-    found: bytes = read_now(READ_BYTES)
-    return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -96,9 +95,9 @@ def create(
     Example:
         cassieq queue create orders --visibility-timeout 5m --max-deliveries 5
     """
-    from_file = connection.file.sections.get("queue", {})
+    wanted = {**connection.file.section("queue"), **settings}
     with connection.open() as client:
-        found, is_new = client.find_or_create_queue(queue, **{**from_file, **settings})
+        found, is_new = client.find_or_create_queue(queue, **wanted)
         out.result({"queue": found.name, "created": is_new, **_settings(found)})
     if not is_new and not out.as_json:
         print_note(f"Queue {queue!r} was there already, with the settings shown")
@@ -344,11 +343,11 @@ def watch(
     clock = SystemClock()
     is_table = not out.as_json and sys.stdout.isatty()
     with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
-        looker = _Looker(client, queues or [])
+        opened: dict[str, Queue] = {}
         looks = 0
         while not interrupt:
             try:
-                found = looker.look()
+                found = look(client, queues or [], opened)
             except CassieqError as error:
                 if not error.retriable:
                     raise
@@ -364,38 +363,31 @@ def watch(
         interrupt.end(is_done=count is None or looks == count)
 
 
-class _Looker:
-    """The queues that are watched, opened once."""
+def look(client: Client, names: list[str], opened: dict[str, Queue]) -> dict[str, QueueStats]:
+    """Return the statistics of each queue; of all queues, those being deleted are left out.
 
-    def __init__(self, client: Client, names: list[str]) -> None:
-        self._client = client
-        self._names = names
-        self._opened: dict[str, Queue] = {}
-
-    def look(self) -> dict[str, QueueStats]:
-        """Return the statistics of each queue; of all queues, those being deleted are left out."""
-        found = {}
-        before, self._opened = self._opened, {}
-        for name in self._names or [one.name for one in self._client.queues()]:
-            try:
-                queue = before.get(name) or self._client.queue(name)
-                found[name] = queue.stats()
-            except (QueueDeleted, QueueNotFound):
-                if self._names:
-                    raise
-            else:
-                self._opened[name] = queue
-        return found
+    Args:
+        names: Empty: all queues.
+        opened: The queues of the look before; afterwards those of this one.
+    """
+    found = {}
+    before = opened.copy()
+    opened.clear()
+    for name in names or [one.name for one in client.queues()]:
+        try:
+            queue = before.get(name) or client.queue(name)
+            found[name] = queue.stats()
+        except (QueueDeleted, QueueNotFound):
+            if names:
+                raise
+        else:
+            opened[name] = queue
+    return found
 
 
-@contextmanager
-def _table(is_wanted: bool) -> Iterator[Live | None]:
-    if not is_wanted:
-        yield None
-        return
+def _table(is_wanted: bool) -> AbstractContextManager[Live | None]:
     # Nothing is drawn between looks: no thread draws an old look again.
-    with Live(console=Console(), auto_refresh=False) as live:
-        yield live
+    return Live(console=Console(), auto_refresh=False) if is_wanted else nullcontext()
 
 
 def _show(found: dict[str, QueueStats], live: Live | None, at: str | None) -> None:

@@ -94,9 +94,9 @@ class File:
     path: Path | None = None
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def get(self, section: str, name: str) -> Any:
-        """A value, or None."""
-        return self.sections.get(section, {}).get(name)
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The values of a section, none if there is no such section."""
+        return self.sections.get(name, {})
 
 
 def find_file(given: Path | None) -> File:
@@ -119,17 +119,16 @@ def find_file(given: Path | None) -> File:
     return File()
 
 
+@dataclass(frozen=True, slots=True)
 class Connection:
-    """How a command reaches Cassandra; it connects when `open` is called."""
+    """How a command reaches Cassandra; it connects when `open` is called.
 
-    def __init__(self, flags: Mapping[str, Any], file: File) -> None:
-        """Read the options, but do not connect.
+    Attributes:
+        flags: By the options' names; None for each that was not given.
+    """
 
-        Args:
-            flags: By the options' names; None for each that was not given.
-        """
-        self._flags = flags
-        self.file = file
+    flags: Mapping[str, Any]
+    file: File
 
     def settings(self) -> list[Setting]:
         """Every option of the connection, with where it comes from; nothing is checked."""
@@ -167,11 +166,11 @@ class Connection:
         return Client(parse_connection(given))
 
     def _setting(self, option: Option) -> Setting:
-        if (value := self._flags.get(option.name)) is not None:
+        if (value := self.flags.get(option.name)) is not None:
             return Setting(option=option, value=value, origin="flag")
         if option.variable in os.environ:
             return Setting(option=option, value=os.environ[option.variable], origin=option.variable)
-        if (value := self.file.get("connection", option.name)) is not None:
+        if (value := self.file.section("connection").get(option.name)) is not None:
             return Setting(option=option, value=value, origin=str(self.file.path))
         if option.name == "contactPoints" and (node := _local_node()) is not None:
             return Setting(option=option, value=node, origin="cassieq cassandra start")
