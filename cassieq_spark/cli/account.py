@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cassieq_spark.cli.exits import Commands, extra
-from cassieq_spark.cli.flags import Connected, Seconds, command
-from cassieq_spark.cli.output import Out, Printed, print_note
+from cassieq_spark.cli.flags import Connected, Connection, Seconds, command
 from cassieq_spark.cli.queue import Yes, make_sure
-from cassieq_spark.cli.settings import Connection
+from cassieq_spark.cli.shell import Commands, Out, Printed, extra, print_note
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import command
-from cassieq_spark.cli.output import Out, Printed, print_note, say, working
+from cassieq_spark.cli.shell import FAILED, Out, Printed, print_note, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
 from cassieq_spark.embedded.software import CASSANDRA_VERSION, cassandra_jars, find_java

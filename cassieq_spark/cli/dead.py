@@ -14,11 +14,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
 from cassieq_spark.cli.flags import Connected, command, queue_names
 from cassieq_spark.cli.messages import show_body
-from cassieq_spark.cli.output import Printed, print_problem, show_text, working
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
+from cassieq_spark.cli.shell import (
+    FAILED,
+    NOTHING,
+    Commands,
+    Printed,
+    print_problem,
+    show_text,
+    working,
+)
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of

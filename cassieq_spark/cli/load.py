@@ -14,11 +14,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cassieq_spark.cli.exits import NOTHING, Interrupt
 from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
-from cassieq_spark.cli.output import Out, Printed
 from cassieq_spark.cli.queue import QueueName
+from cassieq_spark.cli.shell import NOTHING, Interrupt, Out, Printed
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.sizes import MAX_BODY_BYTES

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cassieq_spark.cli.flags import Flags, keyword
-from cassieq_spark.cli.output import in_shell, print_note
+from cassieq_spark.cli.shell import in_shell, print_note
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.store.retries import OUTAGE
 

@@ -14,10 +14,9 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
 from cassieq_spark.cli.flags import Connected, Seconds, Time
-from cassieq_spark.cli.output import Out, Printed, print_note, show_text
 from cassieq_spark.cli.queue import QueueName
+from cassieq_spark.cli.shell import FAILED, NOTHING, Interrupt, Out, Printed, print_note, show_text
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
     BodyInvalid,

@@ -13,23 +13,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from cassieq_spark.cli.exits import FAILED, Commands, Interrupt
 from cassieq_spark.cli.flags import (
     Connected,
     Seconds,
     command,
     flag_of,
+    options_of,
     queue_names,
     settings_flags,
 )
-from cassieq_spark.cli.output import (
+from cassieq_spark.cli.shell import (
+    FAILED,
+    Commands,
+    Interrupt,
     Printed,
     print_json,
     print_note,
     print_problem,
     show_text,
 )
-from cassieq_spark.cli.settings import options_of
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import (

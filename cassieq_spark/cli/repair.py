@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import Connected, queue_names
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.output import (
+from cassieq_spark.cli.shell import (
+    FAILED,
     Out,
     Printed,
     cannot_write,

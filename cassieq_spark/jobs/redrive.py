@@ -12,11 +12,10 @@ import typer
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from cassieq_spark.cli.exits import FAILED, USAGE, exit_codes, run_job
 from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.output import Out, print_problem
 from cassieq_spark.cli.repair import check_report_file, is_for_a_program, write_report
+from cassieq_spark.cli.shell import FAILED, USAGE, Out, exit_codes, print_problem, run_job
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.spark.jobs.redrive import redrive_where
 

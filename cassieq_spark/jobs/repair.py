@@ -12,10 +12,8 @@ import typer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cassieq_spark.cli.exits import FAILED, ended_by, exit_codes, run_job
 from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged, Logs
-from cassieq_spark.cli.output import Out, print_note, print_problem
 from cassieq_spark.cli.repair import (
     changed,
     check_metrics_file,
@@ -25,6 +23,15 @@ from cassieq_spark.cli.repair import (
     show,
     write_metrics,
     write_report,
+)
+from cassieq_spark.cli.shell import (
+    FAILED,
+    Out,
+    ended_by,
+    exit_codes,
+    print_note,
+    print_problem,
+    run_job,
 )
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError

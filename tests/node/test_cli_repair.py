@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.cli.output import Out
 from cassieq_spark.cli.repair import show
+from cassieq_spark.cli.shell import Out
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer

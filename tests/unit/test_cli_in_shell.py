@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.output import in_shell, print_problem
+from cassieq_spark.cli.shell import in_shell, print_problem
 from cassieq_spark.errors import QueueNotFound
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cassieq_spark"

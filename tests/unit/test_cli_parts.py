@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from cassieq_spark.cli.exits import Interrupt, exit_codes
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import batches, get_unless
-from cassieq_spark.cli.output import Out, Work, print_rows, show_text
 from cassieq_spark.cli.repair import show
+from cassieq_spark.cli.shell import Interrupt, Out, Work, exit_codes, print_rows, show_text
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES

@@ -13,8 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.flags import flag_of
-from cassieq_spark.cli.settings import find_file, options_of, seconds
+from cassieq_spark.cli.flags import find_file, flag_of, options_of, seconds
 from cassieq_spark.embedded import daemon
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import OPTIONS, parse_connection
