@@ -14,18 +14,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cassieq_spark.cli import shell
 from cassieq_spark.cli.flags import Connected, command, queue_names
 from cassieq_spark.cli.messages import show_body
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
-from cassieq_spark.cli.shell import (
-    FAILED,
-    NOTHING,
-    Commands,
-    Printed,
-    print_problem,
-    show_text,
-    working,
-)
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of
@@ -37,7 +29,7 @@ from cassieq_spark.repair.report import Redriven
 MOST_SHOWN: Final = 120
 """The most characters of a body in a table, unless --body asks for all."""
 
-app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
+app = typer.Typer(help="Show dead letters, and redrive them.", cls=shell.Commands)
 
 When = Annotated[str | None, typer.Option(metavar="TIME")]
 Where = Annotated[
@@ -54,7 +46,7 @@ Where = Annotated[
 @command(app, "list")
 def list_letters(
     connection: Connected,
-    out: Printed,
+    out: shell.Printed,
     queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
 ) -> None:
     """Count the visible dead letters by source queue and reason. This reads each of them.
@@ -78,7 +70,7 @@ def list_letters(
 def show(
     queue: QueueName,
     connection: Connected,
-    out: Printed,
+    out: shell.Printed,
     *,
     where: Where = None,
     before: When = None,
@@ -110,14 +102,14 @@ def show(
         show=str,
     )
     if not found:
-        raise typer.Exit(NOTHING)
+        raise typer.Exit(shell.NOTHING)
 
 
 @command(app)
 def redrive(
     queue: QueueName,
     connection: Connected,
-    out: Printed,
+    out: shell.Printed,
     *,
     where: Where = None,
     before: When = None,
@@ -152,16 +144,16 @@ def redrive(
         run = partial(client.redrive, queue, where=is_wanted, to=to, at_most=at_most)
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
-        with working(f"Redriving messages of {queue}") as work:
+        with shell.working(f"Redriving messages of {queue}") as work:
             done = run(dry_run=dry_run, on_progress=work.on_progress)
     result = done.to_dict()
     if not out.as_json:
         result.pop("problems")
     out.result(result)
     for problem in done.problems:
-        print_problem(problem)
+        shell.print_problem(problem)
     if done.problems:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(shell.FAILED)
 
 
 def _question(queue: str, run: Callable[..., Redriven]) -> str:
@@ -230,4 +222,4 @@ def _row(message: Message, *, is_whole: bool) -> dict[str, str]:
 
 def _cell(value: object) -> str:
     """One word of a line, even for an empty value."""
-    return "-" if value in (None, "") else show_text(str(value))
+    return "-" if value in (None, "") else shell.show_text(str(value))
