@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.options import ConnectionOptions
-    from cassieq_spark.options.of_connection import TlsOptions
+    from cassieq_spark.options.option import TlsOptions
 
 _LOOK_S: Final = 3.0
 """The timeout of each probe of one node after a connection has failed."""

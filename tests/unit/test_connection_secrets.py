@@ -21,7 +21,7 @@ from cassieq_spark.options import (
     parse_sink,
     parse_source,
 )
-from cassieq_spark.options.of_connection import Login, TlsOptions
+from cassieq_spark.options.option import Login, TlsOptions
 from cassieq_spark.options.values import Secret
 from cassieq_spark.store import tls
 from tests.fixtures.certificates import Authority
