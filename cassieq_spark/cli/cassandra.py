@@ -11,7 +11,7 @@ from cassieq_spark.cli.flags import command
 from cassieq_spark.cli.shell import FAILED, Out, Printed, print_note, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
-from cassieq_spark.embedded.software import CASSANDRA_VERSION, cassandra_jars, find_java
+from cassieq_spark.embedded.software import CASSANDRA, CASSANDRA_VERSION, find_java, jars_of
 from cassieq_spark.errors import OptionInvalid
 
 app = typer.Typer(
@@ -98,7 +98,7 @@ def fetch(out: Printed) -> None:
     """
     java = find_java()
     with working("Fetching Cassandra") as work:
-        jars = cassandra_jars(java, on_fetch=print_note, on_bytes=work.on_bytes)
+        jars = jars_of(CASSANDRA, java, on_fetch=print_note, on_bytes=work.on_bytes)
     out.result({"java": str(java.home), "jars": str(jars)})
 
 

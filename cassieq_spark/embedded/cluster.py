@@ -13,7 +13,7 @@ from typing import Self
 from cassieq_spark.embedded import machine
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
 from cassieq_spark.embedded.node import Installation, Node, boot, stop
-from cassieq_spark.embedded.software import cassandra_jars, find_java
+from cassieq_spark.embedded.software import CASSANDRA, find_java, jars_of
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 
 MAX_NODES = 9
@@ -170,7 +170,7 @@ class EmbeddedCassandra:
         java = find_java()
         installation = Installation(
             java=java,
-            jars=cassandra_jars(java),
+            jars=jars_of(CASSANDRA, java),
             is_temporary=self._kept_dir is None,
             start_timeout_s=self._start_timeout_s,
         )

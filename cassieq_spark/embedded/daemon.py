@@ -15,7 +15,7 @@ import platformdirs
 from cassieq_spark.embedded import machine, running
 from cassieq_spark.embedded.config import DATACENTER, NEEDED_BYTES, NodeConfig
 from cassieq_spark.embedded.node import STOP_TIMEOUT_S, await_cql
-from cassieq_spark.embedded.software import CASSANDRA_VERSION, cassandra_jars, find_java
+from cassieq_spark.embedded.software import CASSANDRA, CASSANDRA_VERSION, find_java, jars_of
 from cassieq_spark.errors import EmbeddedFailed
 
 _ADDRESS = "127.0.0.1"
@@ -93,7 +93,7 @@ def start(
         need = NEEDED_BYTES - machine.size_of(directory / "commitlog")
         machine.check_space(data_dir, need, what="a Cassandra node")
     java = find_java()
-    jars = cassandra_jars(java, on_fetch=on_step, on_bytes=on_bytes)
+    jars = jars_of(CASSANDRA, java, on_fetch=on_step, on_bytes=on_bytes)
     on_step(f"Starting Cassandra {CASSANDRA_VERSION} on {data_dir}")
     with machine.writes(data_dir):
         lock = running.take_lock(directory)

@@ -53,7 +53,6 @@ class Java:
     """A Java runtime that was found, not started."""
 
     home: Path
-    major: int
     source: str
 
     @property
@@ -91,7 +90,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         seen.add(resolved)
         major = _major_version(resolved)
         if major == REQUIRED_MAJOR:
-            return Java(home=resolved, major=major, source=source)
+            return Java(home=resolved, source=source)
         found = "no working Java" if major is None else f"Java {major}"
         rejected.append(f"{source}: {home} ({found})")
     looked_at = "; ".join(rejected) if rejected else "no Java at all was found"
@@ -193,17 +192,6 @@ CASSANDRA = Program(
 )
 
 
-def cassandra_jars(
-    java: Java,
-    cache_dir: Path | None = None,
-    *,
-    on_fetch: Callable[[str], None] = _logger.info,
-    on_bytes: Callable[[int, int], None] | None = None,
-) -> Path:
-    """The directory with Cassandra and all it needs (101 jars), see `jars_of`."""
-    return jars_of(CASSANDRA, java, cache_dir, on_fetch=on_fetch, on_bytes=on_bytes)
-
-
 def jars_of(
     program: Program,
     java: Java,
@@ -212,7 +200,7 @@ def jars_of(
     on_fetch: Callable[[str], None] = _logger.info,
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """The directory with a program and all it needs, fetched if it is missing.
+    """The directory with a program and all it needs (Cassandra: 101 jars), fetched if missing.
 
     Blocks while another process fetches the same jars; the directory appears whole or not at all.
 

@@ -15,7 +15,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.embedded.config import EXPORTS, OPENS
 from cassieq_spark.embedded.machine import choose_ports
-from cassieq_spark.embedded.software import cassandra_jars, find_java
+from cassieq_spark.embedded.software import CASSANDRA, find_java, jars_of
 from cassieq_spark.queue.fetch import fetch
 from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
@@ -50,7 +50,7 @@ class Node:
                 *(f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS),
                 *(f"--add-opens={name}=ALL-UNNAMED" for name in OPENS),
                 "-cp",
-                f"{cassandra_jars(java)}/*",
+                f"{jars_of(CASSANDRA, java)}/*",
                 "org.apache.cassandra.tools.NodeTool",
                 "-p",
                 str(self._jmx_port),
