@@ -24,7 +24,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import platformdirs
 import typer
@@ -244,6 +244,12 @@ class Flags:
 
     shown: tuple[inspect.Parameter, ...]
     build: Callable[[dict[str, Any]], object]
+
+    @classmethod
+    def of(cls, kind: type) -> Self:
+        """The flags that make a value: each of its fields is annotated with one."""
+        fields = inspect.signature(kind, eval_str=True).parameters.values()
+        return cls(tuple(fields), lambda flags: kind(**flags))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name, keyword
+from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 from cassieq_spark.repair.progress import Progress
@@ -108,7 +108,9 @@ def print_json(*results: Mapping[str, Any]) -> None:
 class Out:
     """How a command prints its results: as JSON, one object a line, or for people."""
 
-    as_json: bool
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = (
+        False
+    )
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Print one result: a line of JSON, or names and values without the empty ones."""
@@ -144,19 +146,7 @@ class Out:
             print_rows(titles, [list(map(show, one.values())) for one in results])
 
 
-Printed = Annotated[
-    Out,
-    Flags(
-        (
-            keyword(
-                "as_json",
-                Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")],
-                default=False,
-            ),
-        ),
-        lambda flags: Out(**flags),
-    ),
-]
+Printed = Annotated[Out, Flags.of(Out)]
 """How a command prints its results, by one flag."""
 
 
