@@ -143,32 +143,26 @@ class NodeConfig:
             "seed_provider": [
                 {
                     "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
-                    "parameters": [{"seeds": self._seeds()}],
+                    # All nodes: any can boot first, or all at once, without waiting for another.
+                    "parameters": [
+                        {"seeds": ",".join(f"{one}:{self.storage_port}" for one in self.addresses)}
+                    ],
                 }
             ],
             "listen_address": self.address,
             "rpc_address": self.address,
             "native_transport_port": self.native_port,
             "storage_port": self.storage_port,
-            **self._directories(),
-            **_SEMANTICS,
-            **_SIZES,
-            **_TIMEOUTS,
-            **self.settings,
-        }
-
-    def _seeds(self) -> str:
-        """All nodes: any of them can boot first, or all at once, without waiting for another."""
-        return ",".join(f"{address}:{self.storage_port}" for address in self.addresses)
-
-    def _directories(self) -> dict[str, object]:
-        return {
             "data_file_directories": [str(self.directory / "data")],
             "commitlog_directory": str(self.directory / "commitlog"),
             "saved_caches_directory": str(self.directory / "saved_caches"),
             "commitlog_disk_access_mode": self._commit_log_access(),
             "hints_directory": str(self.directory / "hints"),
             "cdc_raw_directory": str(self.directory / "cdc_raw"),
+            **_SEMANTICS,
+            **_SIZES,
+            **_TIMEOUTS,
+            **self.settings,
         }
 
     def _commit_log_access(self) -> str:

@@ -351,20 +351,11 @@ def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
 
 
 def _login(found: Mapping[str, Any]) -> Login | None:
+    _needs(found, "password", "username", "nobody can log in with a password alone")
+    in_safety = "the variable CASSIEQ_PASSWORD keeps a password out of your code"
+    _needs(found, "username", "password", in_safety)
     username, password = found["username"], found["password"]
-    if username is None and password is None:
-        return None
-    if username is None:
-        raise OptionInvalid(
-            "option 'password' is set, but 'username' is not: nobody can log in with a password "
-            "alone. Set both, or neither"
-        )
-    if password is None:
-        raise OptionInvalid(
-            f"option 'username' is {username!r}, but 'password' is not set. Set both, or neither. "
-            "The variable CASSIEQ_PASSWORD keeps the password out of your code"
-        )
-    return Login(username=username, password=password)
+    return None if username is None else Login(username=username, password=password)
 
 
 def _tls(found: Mapping[str, Any]) -> TlsOptions | None:
