@@ -20,7 +20,6 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,7 +122,7 @@ def find_file(given: Path | None) -> File:
     if given is not None:
         return _read_file(given)
     paths = [Path(FILE_NAME)]
-    with suppress(EmbeddedFailed):  # a user without a home directory has no file there
+    with contextlib.suppress(EmbeddedFailed):  # a user without a home directory has no file there
         paths.append(of_user(platformdirs.user_config_path, otherwise="give --config") / FILE_NAME)
     for path in paths:
         if path.is_file():
@@ -190,7 +189,9 @@ class Connection:
 
 
 def _local_node() -> str | None:
-    with suppress(EmbeddedFailed):  # a user without a home directory has started none there
+    with contextlib.suppress(
+        EmbeddedFailed
+    ):  # a user without a home directory has started none there
         found = daemon.status(daemon.default_data_dir())
         return found.contact_points if found.state is DaemonState.UP else None
     return None

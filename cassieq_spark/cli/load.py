@@ -318,6 +318,7 @@ def _percentiles(of_s: array[float]) -> dict[str, float]:
     if not of_s:
         return {}
     # Between the two nearest values, in proportion; one value alone stands for all.
-    cuts = quantiles([*of_s, *of_s[: len(of_s) == 1]], n=1_000, method="inclusive")
+    is_one = len(of_s) == 1
+    cuts = [of_s[0]] * 999 if is_one else quantiles(of_s, n=1_000, method="inclusive")
     found = {name: cuts[of - 1] for name, of in PERMILLES.items()} | {"max": max(of_s)}
     return {name: round(one * 1e3, 3) for name, one in found.items()}
