@@ -156,7 +156,7 @@ def test_the_example_file_is_taken_as_it_is_and_with_every_line_in_force(tmp_pat
     as_it_is = find_file(write(tmp_path / "as_it_is.toml", text))
     in_force = find_file(write(tmp_path / "full.toml", full))
 
-    assert "cassieq" == as_it_is.get("connection", "keyspace")
+    assert "cassieq" == as_it_is.section("connection").get("keyspace")
     assert {option.name for option in options_of("connection")} == in_force.sections[
         "connection"
     ].keys()
