@@ -25,7 +25,7 @@ from bench.peers import postgres, rabbitmq
 from bench.peers.peer import PeerMissing
 from bench.queue_loads import AFTER, FSYNC, LATER, Cell, Loads, Side
 from cassieq_spark.embedded import EmbeddedCassandra
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION
+from cassieq_spark.embedded.software import CASSANDRA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,81 +7,44 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.interpreter import name_for_spark
 
-if TYPE_CHECKING:
-    from cassieq_spark.aio.client import AsyncClient
-    from cassieq_spark.aio.consumer import AsyncConsumer
-    from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.client import Client
-    from cassieq_spark.connecting import connect, connect_async
-    from cassieq_spark.errors import (
-        CassieqError,
-        PutAmbiguous,
-        QueueDeleted,
-        QueueExists,
-        QueueNotFound,
-        ReceiptExpired,
-        ReceiptInvalid,
-        StoreError,
-        StreamError,
-        UsageError,
-    )
-    from cassieq_spark.options import QueueSettings
-    from cassieq_spark.queue.consumer import Consumer
-    from cassieq_spark.queue.find import QueueInfo
-    from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour
-    from cassieq_spark.queue.message import Message
-    from cassieq_spark.queue.put.results import PutResult
-    from cassieq_spark.queue.settle.batches import Settled
-    from cassieq_spark.queue.settle.settle import Verdict
-    from cassieq_spark.repair.progress import Progress
-    from cassieq_spark.repair.report import Redriven, RepairReport, VerifyReport
-    from cassieq_spark.spark.connector.config import spark_config
-    from cassieq_spark.spark.connector.writer import foreach_batch
-    from cassieq_spark.spark.data_source import register
-    from cassieq_spark.spark.jobs.settle_frame import settle
-    from cassieq_spark.spark.listener import CassieqListener
+if TYPE_CHECKING:  # a type checker exports what is imported as itself
+    from cassieq_spark.aio.client import AsyncClient as AsyncClient
+    from cassieq_spark.aio.consumer import AsyncConsumer as AsyncConsumer
+    from cassieq_spark.aio.queue import AsyncQueue as AsyncQueue
+    from cassieq_spark.client import Client as Client
+    from cassieq_spark.connecting import connect as connect
+    from cassieq_spark.connecting import connect_async as connect_async
+    from cassieq_spark.errors import CassieqError as CassieqError
+    from cassieq_spark.errors import PutAmbiguous as PutAmbiguous
+    from cassieq_spark.errors import QueueDeleted as QueueDeleted
+    from cassieq_spark.errors import QueueExists as QueueExists
+    from cassieq_spark.errors import QueueNotFound as QueueNotFound
+    from cassieq_spark.errors import ReceiptExpired as ReceiptExpired
+    from cassieq_spark.errors import ReceiptInvalid as ReceiptInvalid
+    from cassieq_spark.errors import StoreError as StoreError
+    from cassieq_spark.errors import StreamError as StreamError
+    from cassieq_spark.errors import UsageError as UsageError
+    from cassieq_spark.options import QueueSettings as QueueSettings
+    from cassieq_spark.queue.consumer import Consumer as Consumer
+    from cassieq_spark.queue.find import QueueInfo as QueueInfo
+    from cassieq_spark.queue.handle import Queue as Queue
+    from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
+    from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour
+    from cassieq_spark.queue.message import Message as Message
+    from cassieq_spark.queue.put.results import PutResult as PutResult
+    from cassieq_spark.queue.settle.batches import Settled as Settled
+    from cassieq_spark.queue.settle.settle import Verdict as Verdict
+    from cassieq_spark.repair.progress import Progress as Progress
+    from cassieq_spark.repair.report import Redriven as Redriven
+    from cassieq_spark.repair.report import RepairReport as RepairReport
+    from cassieq_spark.repair.report import VerifyReport as VerifyReport
+    from cassieq_spark.spark.connector.config import spark_config as spark_config
+    from cassieq_spark.spark.connector.writer import foreach_batch as foreach_batch
+    from cassieq_spark.spark.data_source import register as register
+    from cassieq_spark.spark.jobs.settle_frame import settle as settle
+    from cassieq_spark.spark.listener import CassieqListener as CassieqListener
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "AsyncClient",
-    "AsyncConsumer",
-    "AsyncQueue",
-    "CassieqError",
-    "CassieqListener",
-    "Client",
-    "Consumer",
-    "Message",
-    "Progress",
-    "PutAmbiguous",
-    "PutResult",
-    "Queue",
-    "QueueDeleted",
-    "QueueExists",
-    "QueueInfo",
-    "QueueNotFound",
-    "QueueSettings",
-    "QueueStats",
-    "ReceiptExpired",
-    "ReceiptInvalid",
-    "Redriven",
-    "RepairReport",
-    "ScheduledHour",
-    "Settled",
-    "StoreError",
-    "StreamError",
-    "UsageError",
-    "Verdict",
-    "VerifyReport",
-    "connect",
-    "connect_async",
-    "foreach_batch",
-    "register",
-    "settle",
-    "spark_config",
-]
-
 
 _HOMES = {
     "aio.client": ("AsyncClient",),
@@ -119,6 +82,8 @@ _HOMES = {
     "spark.listener": ("CassieqListener",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME_OF)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of these

@@ -25,6 +25,7 @@ what to do. A code is never renamed after a release. Every error pickles.
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from typing import ClassVar, TypeVar
 
@@ -35,10 +36,10 @@ class CassieqError(Exception):
     """Base class of all errors of this package.
 
     Attributes:
-        code: Stable name in lower snake case.
+        code: Stable name in lower snake case, which is the class's name. Bases have none.
         retriable: Whether the same call may succeed later without anybody doing anything.
-        meaning: The class's docstring without its attributes, for the reference and for HTTP.
-        remedy: One sentence for the reference.
+        meaning: The class's docstring up to its first part, for the reference and for HTTP.
+        remedy: The part of the docstring with that title, for the reference.
     """
 
     code: ClassVar[str] = "error"
@@ -47,9 +48,15 @@ class CassieqError(Exception):
     remedy: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        """Take the meaning of an error with a code from its docstring."""
-        text = (cls.__doc__ or "").partition("Attributes:")[0]
-        cls.meaning = " ".join(text.split()) if "code" in vars(cls) else ""
+        """Name the code of an error that is no base, and take its texts from its docstring."""
+        is_base = cls.__name__.endswith(("Error", "Problem"))
+        if not is_base:
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        if not is_base or "code" in vars(cls):
+            meaning, *parts = re.split(r"\n\n +(?=\w+:\n)", cls.__doc__ or "")
+            named = dict(part.split(":\n", 1) for part in parts)
+            cls.meaning = " ".join(meaning.split())
+            cls.remedy = " ".join(named.get("Remedy", "").split())
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -75,72 +82,79 @@ class UsageError(CassieqError, ValueError):
     """Mistakes of the caller, found before anything is written.
 
     The call is wrong, or the cluster's set-up does not support it.
+
+    Remedy:
+        Do what the message says.
     """
 
     code = "usage"
-    remedy = "Do what the message says."
 
 
 class ClientClosed(UsageError):
-    """The client was closed before the call, or while it ran."""
+    """The client was closed before the call, or while it ran.
 
-    code = "client_closed"
-    remedy = "Connect again. Keep the client open for as long as its queues are in use."
+    Remedy:
+        Connect again. Keep the client open for as long as its queues are in use.
+    """
 
 
 class OptionUnknown(UsageError):
-    """An option is misspelt, or belongs to another scope."""
+    """An option is misspelt, or belongs to another scope.
 
-    code = "option_unknown"
-    remedy = "Use the name that the message suggests, or one from the options reference."
+    Remedy:
+        Use the name that the message suggests, or one from the options reference.
+    """
 
 
 class OptionInvalid(UsageError):
-    """An option has a value that is not allowed."""
+    """An option has a value that is not allowed.
 
-    code = "option_invalid"
-    remedy = "Use a value in the range that the message names."
+    Remedy:
+        Use a value in the range that the message names.
+    """
 
 
 class BodyInvalid(UsageError):
-    """A message cannot be stored as it is."""
+    """A message cannot be stored as it is.
 
-    code = "body_invalid"
-    remedy = "Look at the row that the message names. Cast text to binary."
+    Remedy:
+        Look at the row that the message names. Cast text to binary.
+    """
 
 
 class ConnectorMissing(UsageError):
     """The Spark Cassandra Connector is not on the class path of the Spark session.
 
     `foreach_batch` writes through it.
-    """
 
-    code = "connector_missing"
-    remedy = "Start the session with the settings from cassieq_spark.spark_config(...)."
+    Remedy:
+        Start the session with the settings from cassieq_spark.spark_config(...).
+    """
 
 
 class ServerMissing(UsageError):
-    """A package that `cassieq serve` or `cassieq exporter` needs is not installed."""
+    """A package that `cassieq serve` or `cassieq exporter` needs is not installed.
 
-    code = "server_missing"
-    remedy = "Run pip install 'cassieq_spark[server]'."
+    Remedy:
+        Run pip install 'cassieq_spark[server]'.
+    """
 
 
 class SparkMissing(UsageError, ImportError):
-    """What was used needs PySpark, and this Python has none."""
+    """What was used needs PySpark, and this Python has none.
 
-    code = "spark_missing"
-    remedy = (
-        "Run pip install 'cassieq_spark[spark]'. On a cluster that brings its own PySpark, run the "
-        "program by its spark-submit."
-    )
+    Remedy:
+        Run pip install 'cassieq_spark[spark]'. On a cluster that brings its own PySpark, run the
+        program by its spark-submit.
+    """
 
 
 class FunctionInvalid(UsageError):
-    """The function that cassieq worker is to call cannot be imported or called."""
+    """The function that cassieq worker is to call cannot be imported or called.
 
-    code = "function_invalid"
-    remedy = "Run it where the module can be imported. The function takes one message."
+    Remedy:
+        Run it where the module can be imported. The function takes one message.
+    """
 
 
 class QueueError(CassieqError):
@@ -148,24 +162,23 @@ class QueueError(CassieqError):
 
 
 class QueueNotFound(QueueError):
-    """The keyspace has no queue of that name."""
+    """The keyspace has no queue of that name.
 
-    code = "queue_not_found"
-    remedy = "Create the queue, or look for a misspelt name: client.queues() lists all names."
+    Remedy:
+        Create the queue, or look for a misspelt name: client.queues() lists all names.
+    """
 
 
 class QueueExists(QueueError):
     """A queue of that name exists, and settings that you named have other values there.
 
+    Remedy:
+        Leave these settings out, change the queue with client.alter_queue(), or choose another
+        name.
+
     Attributes:
         differences: Each setting, with its value here and there.
     """
-
-    code = "queue_exists"
-    remedy = (
-        "Leave these settings out, change the queue with client.alter_queue(), or choose another "
-        "name."
-    )
 
     def __init__(self, message: str, *, queue: str = "", differences: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -178,17 +191,18 @@ class QueueInUse(QueueError):
 
     Another queue names it as its dead-letter queue, or it holds messages and the call was to
     delete it only if it holds none.
-    """
 
-    code = "queue_in_use"
-    remedy = "Do what the message says."
+    Remedy:
+        Do what the message says.
+    """
 
 
 class QueueDeleted(QueueError):
-    """The queue was deleted while it was open."""
+    """The queue was deleted while it was open.
 
-    code = "queue_deleted"
-    remedy = "Open the queue again if it was created anew. Otherwise stop."
+    Remedy:
+        Open the queue again if it was created anew. Otherwise stop.
+    """
 
 
 class ReceiptError(CassieqError):
@@ -198,14 +212,14 @@ class ReceiptError(CassieqError):
 class ReceiptInvalid(ReceiptError, ValueError):
     """A receipt is cut off or altered, is of another queue, or is not a receipt at all.
 
+    Remedy:
+        Pass receipts unchanged, as you got them.
+
     Attributes:
         refused: The receipts that name such messages, if the others were settled; empty: nothing
             was done.
         expired: Those of the others that `ReceiptExpired` would name.
     """
-
-    code = "receipt_invalid"
-    remedy = "Pass receipts unchanged, as you got them."
 
     def __init__(
         self, message: str, *, refused: tuple[str, ...] = (), expired: tuple[str, ...] = ()
@@ -220,12 +234,12 @@ class ReceiptExpired(ReceiptError):
 
     The visibility timeout was over, or the message has been released, updated, rejected or acked.
 
+    Remedy:
+        Discard the result, or make the work idempotent. A longer visibility timeout helps.
+
     Attributes:
         refused: The receipts.
     """
-
-    code = "receipt_expired"
-    remedy = "Discard the result, or make the work idempotent. A longer visibility timeout helps."
 
     def __init__(self, message: str, *, refused: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -237,13 +251,13 @@ class PutAmbiguous(CassieqError):
 
     Messages may have been stored, or even delivered.
 
+    Remedy:
+        Look for the message id where messages are consumed before you put it again.
+
     Attributes:
         message_ids: The messages whose outcome is unknown.
         stored: Messages of the same call that will be delivered. The rest was not stored.
     """
-
-    code = "put_ambiguous"
-    remedy = "Look for the message id where messages are consumed before you put it again."
 
     def __init__(
         self, message: str, *, message_ids: tuple[str, ...] = (), stored: tuple[str, ...] = ()
@@ -258,44 +272,50 @@ class StoreError(CassieqError):
 
 
 class StoreUnavailable(StoreError):
-    """No node could take the statement, or too few replicas were up for a quorum."""
+    """No node could take the statement, or too few replicas were up for a quorum.
 
-    code = "store_unavailable"
+    Remedy:
+        Bring nodes back up. The same client then recovers by itself.
+    """
+
     retriable = True
-    remedy = "Bring nodes back up. The same client then recovers by itself."
 
 
 class StoreTimeout(StoreError):
-    """A statement was not answered, even after all its retries."""
+    """A statement was not answered, even after all its retries.
 
-    code = "store_timeout"
+    Remedy:
+        Try again. Look at the cluster's load.
+    """
+
     retriable = True
-    remedy = "Try again. Look at the cluster's load."
 
 
 class CasAmbiguous(StoreError):
-    """It is unknown whether a conditional write took effect."""
+    """It is unknown whether a conditional write took effect.
 
-    code = "cas_ambiguous"
-    remedy = (
-        "Nothing is lost: leases run out, and whoever comes next decides open transactions. A "
-        "df.write without an id may be in the queue already: look before you write it again."
-    )
+    Remedy:
+        Nothing is lost: leases run out, and whoever comes next decides open transactions. A
+        df.write without an id may be in the queue already: look before you write it again.
+    """
 
 
 class CasContention(StoreError):
-    """Too many clients change the same row at the same time."""
+    """Too many clients change the same row at the same time.
 
-    code = "cas_contention"
+    Remedy:
+        Try again. Use larger batches, prefetching, or fewer clients.
+    """
+
     retriable = True
-    remedy = "Try again. Use larger batches, prefetching, or fewer clients."
 
 
 class SchemaMissing(StoreError):
-    """The keyspace or its tables do not exist."""
+    """The keyspace or its tables do not exist.
 
-    code = "schema_missing"
-    remedy = "Call client.bootstrap(replication=...) once."
+    Remedy:
+        Call client.bootstrap(replication=...) once.
+    """
 
 
 class SchemaMismatch(StoreError):
@@ -303,48 +323,48 @@ class SchemaMismatch(StoreError):
 
     The keyspace has another schema version, or the cluster forbids something that this package
     needs.
-    """
 
-    code = "schema_mismatch"
-    remedy = (
-        "Use the matching release, migrate the keyspace, or change the setting that the message "
-        "names."
-    )
+    Remedy:
+        Use the matching release, migrate the keyspace, or change the setting that the message
+        names.
+    """
 
 
 class ReplicationDiffers(SchemaMismatch):
-    """The keyspace exists with another replication than `bootstrap` was asked for."""
+    """The keyspace exists with another replication than `bootstrap` was asked for.
 
-    code = "replication_differs"
-    remedy = "Leave the replication out, or alter the keyspace as the message says."
+    Remedy:
+        Leave the replication out, or alter the keyspace as the message says.
+    """
 
 
 class RowCorrupt(StoreError):
-    """Something else has altered a row or a chunk, or a rule of the protocol was broken."""
+    """Something else has altered a row or a chunk, or a rule of the protocol was broken.
 
-    code = "row_corrupt"
-    remedy = "Stop the consumers of that queue, run a verify pass, and report it."
+    Remedy:
+        Stop the consumers of that queue, run a verify pass, and report it.
+    """
 
 
 class AuthenticationRefused(StoreUnavailable):
-    """A node asks for a login and got none, or it refused the login that it got."""
+    """A node asks for a login and got none, or it refused the login that it got.
 
-    code = "authentication_refused"
+    Remedy:
+        Set username and password, and check that the role exists and may log in. A client that runs
+        recovers by itself when its login is right again.
+    """
+
     retriable = False
-    remedy = (
-        "Set username and password, and check that the role exists and may log in. A client that "
-        "runs recovers by itself when its login is right again."
-    )
 
 
 class TlsFailed(StoreUnavailable):
-    """One side does not speak TLS, or does not accept the other's certificate."""
+    """One side does not speak TLS, or does not accept the other's certificate.
 
-    code = "tls_failed"
+    Remedy:
+        Do what the message says. docs/operations/security.md describes the set-up of both sides.
+    """
+
     retriable = False
-    remedy = (
-        "Do what the message says. docs/operations/security.md describes the set-up of both sides."
-    )
 
 
 class StreamError(CassieqError):
@@ -355,24 +375,26 @@ class LeaseLost(StreamError):
     """Another consumer has messages of a restarted query's batch.
 
     The query was down for longer than its visibility timeout.
-    """
 
-    code = "lease_lost"
-    remedy = "Set onLeaseLost to skip, or use a longer visibilityTimeout."
+    Remedy:
+        Set onLeaseLost to skip, or use a longer visibilityTimeout.
+    """
 
 
 class DataLoss(StreamError):
-    """The queue was purged, or deleted and created anew, since the checkpoint was written."""
+    """The queue was purged, or deleted and created anew, since the checkpoint was written.
 
-    code = "data_loss"
-    remedy = "Start with a new checkpoint, or set failOnDataLoss to false."
+    Remedy:
+        Start with a new checkpoint, or set failOnDataLoss to false.
+    """
 
 
 class OffsetUnreadable(StreamError):
-    """The checkpoint was written by another source, or by a newer release."""
+    """The checkpoint was written by another source, or by a newer release.
 
-    code = "offset_unreadable"
-    remedy = "Use the release that wrote it, or start with a new checkpoint."
+    Remedy:
+        Use the release that wrote it, or start with a new checkpoint.
+    """
 
 
 class SinkError(StreamError):
@@ -384,38 +406,38 @@ class SinkError(StreamError):
 
 
 class SinkFenced(SinkError):
-    """Another run has taken over a sink's transaction, or the transaction was aborted."""
+    """Another run has taken over a sink's transaction, or the transaction was aborted.
 
-    code = "sink_fenced"
-    remedy = "Restart the query. If two queries run on one checkpoint, stop one of them."
+    Remedy:
+        Restart the query. If two queries run on one checkpoint, stop one of them.
+    """
 
 
 class SinkIdReused(SinkError):
-    """The sink id belongs to another query, queue, checkpoint or write."""
+    """The sink id belongs to another query, queue, checkpoint or write.
 
-    code = "sink_id_reused"
-    remedy = (
-        "Use another sinkId, or stop the query that owns this one. Call "
-        "client.forget_sink(queue, sink_id) only if that query is gone for good."
-    )
+    Remedy:
+        Use another sinkId, or stop the query that owns this one. Call client.forget_sink(queue,
+        sink_id) only if that query is gone for good.
+    """
 
 
 class SinkDiverged(SinkError):
-    """Two queries run on one checkpoint, or it is a copy, or was restored from an older backup."""
+    """Two queries run on one checkpoint, or it is a copy, or was restored from an older backup.
 
-    code = "sink_diverged"
-    remedy = (
-        "If another query runs on the checkpoint, stop one of the two. If none does, start from "
-        "the newest checkpoint, or call client.forget_sink(queue, sink_id): the queue may then "
-        "get messages twice."
-    )
+    Remedy:
+        If another query runs on the checkpoint, stop one of the two. If none does, start from the
+        newest checkpoint, or call client.forget_sink(queue, sink_id): the queue may then get
+        messages twice.
+    """
 
 
 class StreamFenced(StreamError):
-    """Two queries run on one checkpoint, or on copies of it."""
+    """Two queries run on one checkpoint, or on copies of it.
 
-    code = "stream_fenced"
-    remedy = "Stop one of them."
+    Remedy:
+        Stop one of them.
+    """
 
 
 class AccountError(CassieqError):
@@ -423,45 +445,51 @@ class AccountError(CassieqError):
 
 
 class AccountNotFound(AccountError):
-    """The keyspace has no account of that name."""
+    """The keyspace has no account of that name.
 
-    code = "account_not_found"
-    remedy = "Create the account, or look for a misspelt name: cassieq account list."
+    Remedy:
+        Create the account, or look for a misspelt name: cassieq account list.
+    """
 
 
 class AccountExists(AccountError):
-    """An account of that name exists already, so it was not created."""
+    """An account of that name exists already, so it was not created.
 
-    code = "account_exists"
-    remedy = "Make a further key for it with cassieq account new-key, or choose another name."
+    Remedy:
+        Make a further key for it with cassieq account new-key, or choose another name.
+    """
 
 
 class AccountInUse(AccountError):
-    """An account that has queues is not deleted without them."""
+    """An account that has queues is not deleted without them.
 
-    code = "account_in_use"
-    remedy = "Delete its queues first, or give --with-queues to delete them too."
+    Remedy:
+        Delete its queues first, or give --with-queues to delete them too.
+    """
 
 
 class KeyNotFound(AccountError):
-    """The account has no key of that id."""
+    """The account has no key of that id.
 
-    code = "key_not_found"
-    remedy = "Look for the id with cassieq account keys."
+    Remedy:
+        Look for the id with cassieq account keys.
+    """
 
 
 class TooManyKeys(AccountError):
-    """The account has reached its key limit."""
+    """The account has reached its key limit.
 
-    code = "too_many_keys"
-    remedy = "Delete a key that nobody uses. The listing of keys says when each was last used."
+    Remedy:
+        Delete a key that nobody uses. The listing of keys says when each was last used.
+    """
 
 
 class MasterKeyInvalid(AccountError):
-    """The file of the master key cannot be used."""
+    """The file of the master key cannot be used.
 
-    code = "master_key_invalid"
-    remedy = "Do what the message says. cassieq account master-key makes such a file."
+    Remedy:
+        Do what the message says. cassieq account master-key makes such a file.
+    """
 
 
 class AccessError(CassieqError):
@@ -471,14 +499,14 @@ class AccessError(CassieqError):
 class AuthenticationFailed(AccessError):
     """A request has no signature or token, or one that is not accepted.
 
+    Remedy:
+        Sign the request with a key of an account, or use a token that has not expired.
+
     Attributes:
         reason: ``missing``, ``malformed``, ``unsupported``, ``skewed``, ``expired``, ``refused``
             (the key is unknown or disabled, which are not told apart, or did not sign the token)
             or ``signature`` (the key is known, and did not sign the request).
     """
-
-    code = "authentication_failed"
-    remedy = "Sign the request with a key of an account, or use a token that has not expired."
 
     def __init__(self, message: str, *, reason: str = "refused") -> None:
         super().__init__(message)
@@ -486,10 +514,11 @@ class AuthenticationFailed(AccessError):
 
 
 class RequestTimeSkewed(AuthenticationFailed):
-    """The time in a signed request differs from the server's by more than 15 minutes."""
+    """The time in a signed request differs from the server's by more than 15 minutes.
 
-    code = "request_time_skewed"
-    remedy = "Set the clock of the machine that signs. Then sign the request again."
+    Remedy:
+        Set the clock of the machine that signs. Then sign the request again.
+    """
 
     def __init__(self, message: str, *, reason: str = "skewed") -> None:
         super().__init__(message, reason=reason)
@@ -498,12 +527,12 @@ class RequestTimeSkewed(AuthenticationFailed):
 class AccessDenied(AccessError):
     """The key or token does not have the right that the request needs.
 
+    Remedy:
+        Use a key that has the right, or ask whoever administers the account.
+
     Attributes:
         right, queue: What is missing.
     """
-
-    code = "access_denied"
-    remedy = "Use a key that has the right, or ask whoever administers the account."
 
     def __init__(self, message: str, *, right: str = "", queue: str = "") -> None:
         super().__init__(message)
@@ -516,38 +545,42 @@ class EnvironmentProblem(CassieqError):
 
 
 class EmbeddedFailed(EnvironmentProblem):
-    """An embedded Cassandra node did not start or stop."""
+    """An embedded Cassandra node did not start or stop.
 
-    code = "embedded_failed"
-    remedy = "Read the end of its log, which is in the message."
+    Remedy:
+        Read the end of its log, which is in the message.
+    """
 
 
 class DiskFull(EnvironmentProblem):
-    """A disk has too little free space for an embedded Cassandra node, or for its jars."""
+    """A disk has too little free space for an embedded Cassandra node, or for its jars.
 
-    code = "disk_full"
-    remedy = "Free space there, or name another directory."
+    Remedy:
+        Free space there, or name another directory.
+    """
 
 
 class JavaNotFound(EnvironmentProblem):
-    """Cassandra or Spark needs a version of Java that was not found."""
+    """Cassandra or Spark needs a version of Java that was not found.
 
-    code = "java_not_found"
-    remedy = "Install Java 17, or set JAVA_HOME."
+    Remedy:
+        Install Java 17, or set JAVA_HOME.
+    """
 
 
 class OutputFailed(EnvironmentProblem):
     """A command could not write its output.
 
     The disk is full, or standard output is closed.
-    """
 
-    code = "output_failed"
-    remedy = "Free space, or write to another place. What the command did before stays done."
+    Remedy:
+        Free space, or write to another place. What the command did before stays done.
+    """
 
 
 class WorkerEnvironment(EnvironmentProblem):
-    """Spark's Python workers run another interpreter than the driver, or lack a package."""
+    """Spark's Python workers run another interpreter than the driver, or lack a package.
 
-    code = "worker_environment"
-    remedy = "On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark."
+    Remedy:
+        On every node, set PYSPARK_PYTHON to the interpreter that has cassieq_spark.
+    """

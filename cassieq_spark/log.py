@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -209,7 +209,9 @@ def event(logger: logging.Logger, name: str, /, **fields: object) -> None:
     if logger.isEnabledFor(known.level):
         text = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         extra = {"event": name, "fields": fields}
-        log_of(logger)(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
+        is_deferred = threading.get_ident() == deferred.thread
+        log = partial(deferred.log, logger) if is_deferred else logger.log
+        log(known.level, "%s%s", name, text, extra=extra, stacklevel=2)
 
 
 def _shown(value: object) -> str:
@@ -225,7 +227,7 @@ DEFERRED_S: Final = 0.1
 class _Deferring:
     """Log records of a thread that must not wait for a program's log handlers.
 
-    The next call of `write_deferred` writes them, or a thread does a moment later.
+    The next call of `write` writes them, or a thread does a moment later.
     """
 
     def __init__(self) -> None:
@@ -235,7 +237,7 @@ class _Deferring:
         self._pause = threading.Event()  # never set
 
     def begin(self) -> None:
-        """Defer the records of this thread from now on."""
+        """Defer this thread's records from now on: it runs an event loop, which must go on."""
         self._has_some = threading.Event()
         self.thread = threading.get_ident()
         threading.Thread(target=self._write, name="cassieq-log", daemon=True).start()
@@ -283,19 +285,4 @@ class _Deferring:
             self.write()
 
 
-kept: Final = _Deferring()
-
-
-def log_of(logger: logging.Logger) -> Callable[..., None]:
-    """Return ``logger.log``, or in a deferring thread a function that keeps the record."""
-    return partial(kept.log, logger) if threading.get_ident() == kept.thread else logger.log
-
-
-def defer_here() -> None:
-    """Defer the records of this thread: it runs an event loop, which a handler would hold up."""
-    kept.begin()
-
-
-def write_deferred() -> None:
-    """Write the records that were deferred."""
-    kept.write()
+deferred: Final = _Deferring()

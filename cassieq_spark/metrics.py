@@ -120,7 +120,11 @@ def _counter(name: str, meaning: str) -> Counter:
 
 
 def _by_queue(name: str, meaning: str) -> LabelledCounter:
-    return _declare(LabelledCounter(name, meaning, label=QUEUE))
+    return _by(QUEUE, name, meaning)
+
+
+def _by(label: str, name: str, meaning: str) -> LabelledCounter:
+    return _declare(LabelledCounter(name, meaning, label=label))
 
 
 def _declare(counter: T) -> T:
@@ -161,10 +165,8 @@ def snapshot() -> dict[str, int]:
     return found
 
 
-STATEMENTS: Final = _declare(
-    LabelledCounter(
-        "statements_total", "Statements sent to Cassandra, by statement name.", label="statement"
-    )
+STATEMENTS: Final = _by(
+    "statement", "statements_total", "Statements sent to Cassandra, by statement name."
 )
 RETRIES: Final = _counter(
     "statements_again_total", "Statements sent again because they were not answered."
@@ -204,20 +206,16 @@ CHUNKS_WRITTEN: Final = _counter("chunks_written_total", "Chunks sent to Cassand
 BYTES_WRITTEN: Final = _counter(
     "chunk_bytes_written_total", "Encoded bytes of the chunks sent to Cassandra."
 )
-NODE_CLOCKS_WRONG: Final = _declare(
-    LabelledCounter(
-        "node_clock_wrong_total",
-        "Measurements, one a minute, in which a Cassandra node's clock was more than a second "
-        "apart from the others'.",
-        label="node",
-    )
+NODE_CLOCKS_WRONG: Final = _by(
+    "node",
+    "node_clock_wrong_total",
+    "Measurements, one a minute, in which a Cassandra node's clock was more than a second apart "
+    "from the others'.",
 )
-HTTP_REFUSED: Final = _declare(
-    LabelledCounter(
-        "http_refused_total",
-        "Connections that a gateway refused before there was a whole request, by HTTP status.",
-        label="status",
-    )
+HTTP_REFUSED: Final = _by(
+    "status",
+    "http_refused_total",
+    "Connections that a gateway refused before there was a whole request, by HTTP status.",
 )
 
 # --- the leader's counts of all queues, see `exporter.scan` ---------------------------------------

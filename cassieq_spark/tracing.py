@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from cassieq_spark.clock import SystemClock
@@ -27,8 +28,22 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
 
 if TYPE_CHECKING:
+    from opentelemetry import trace
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Tracer, TracerProvider
+    from opentelemetry.trace.propagation import tracecontext
+else:
+
+    class _Later:
+        """A module that is imported when something of it is used."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    trace = _Later("opentelemetry.trace")
+    tracecontext = _Later("opentelemetry.trace.propagation.tracecontext")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,10 +94,8 @@ def sending(queue: str, given: Sequence[Mapping[str, str]]) -> Iterator[Mapping[
     if not is_on():
         yield {}
         return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - imported already, see above
-
     attributes = _attributes("put", "send", queue, len(given))
-    with _span("put", SpanKind.PRODUCER, _links(given), attributes) as span:
+    with _span("put", trace.SpanKind.PRODUCER, _links(given), attributes) as span:
         yield _carrier(span)
 
 
@@ -127,7 +140,7 @@ def settles(operation: str) -> Callable[[Verb[S, P, R]], Verb[S, P, R]]:
 
 @contextmanager
 def settling(
-    operation: str, queue: str, count: int, asked_in: Iterable[SpanContext] = ()
+    operation: str, queue: str, count: int, asked_in: Iterable[trace.SpanContext] = ()
 ) -> Iterator[None]:
     """Open a span around an operation that settles messages.
 
@@ -137,21 +150,17 @@ def settling(
     if not is_on():
         yield
         return
-    from opentelemetry.trace import Link, SpanKind  # noqa: PLC0415 - as above
-
     by_id = {context.span_id: context for context in asked_in}
-    links = [Link(context) for context in by_id.values()][:MOST_LINKS]
+    links = [trace.Link(context) for context in by_id.values()][:MOST_LINKS]
     attributes = _attributes(operation, "settle", queue, count)
-    with _span(operation, SpanKind.CLIENT, links, attributes):
+    with _span(operation, trace.SpanKind.CLIENT, links, attributes):
         yield
 
 
-def current() -> SpanContext | None:
+def current() -> trace.SpanContext | None:
     """Return the context of the program's own span, if there is one that is recorded."""
     if not is_on():
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - as above
-
     span = trace.get_current_span()
     return span.get_span_context() if span.is_recording() else None
 
@@ -160,12 +169,9 @@ def failed(kind: type[CassieqError]) -> None:
     """Mark the current span as failed, where no error is raised."""
     if not is_on():
         return
-    from opentelemetry import trace  # noqa: PLC0415 - as above
-    from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - as above
-
     span = trace.get_current_span()
     span.set_attribute("error.type", kind.code)
-    span.set_status(Status(StatusCode.ERROR, kind.code))
+    span.set_status(trace.Status(trace.StatusCode.ERROR, kind.code))
 
 
 # --- what a message carries -----------------------------------------------------------------------
@@ -190,7 +196,7 @@ def with_context(
 class Request:
     """The span of a request to a gateway, if spans are on."""
 
-    def __init__(self, span: Span | None) -> None:
+    def __init__(self, span: trace.Span | None) -> None:
         self._span = span
 
     def end(self, *, door: str, operation: str, status: int, code: str | None) -> None:
@@ -198,8 +204,6 @@ class Request:
         span = self._span
         if span is None or not span.is_recording():
             return
-        from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - as above
-
         span.update_name(f"{door} {operation}")
         span.set_attribute("cassieq.door", door)
         span.set_attribute("cassieq.operation", operation)
@@ -208,7 +212,7 @@ class Request:
         if code is not None:
             span.set_attribute("error.type", code)
         if status >= _SERVER_FAULT:
-            span.set_status(Status(StatusCode.ERROR))
+            span.set_status(trace.Status(trace.StatusCode.ERROR))
 
 
 @contextmanager
@@ -217,13 +221,11 @@ def request(method: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Req
     if not is_on():
         yield Request(None)
         return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - as above
-
     texts = {name.decode("latin-1"): text.decode("latin-1") for name, text in headers}
     with _tracer().start_as_current_span(
         method,
         context=_extracted(texts),
-        kind=SpanKind.SERVER,
+        kind=trace.SpanKind.SERVER,
         attributes={"http.request.method": method},
     ) as span:
         yield Request(span)
@@ -232,21 +234,19 @@ def request(method: str, headers: Sequence[tuple[bytes, bytes]]) -> Iterator[Req
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _tracer() -> Tracer:
-    from opentelemetry import trace  # noqa: PLC0415 - as above
-
+def _tracer() -> trace.Tracer:
     return _tracer_of(trace.get_tracer_provider())
 
 
 @functools.lru_cache(maxsize=4)
-def _tracer_of(provider: TracerProvider) -> Tracer:
+def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
     return provider.get_tracer("cassieq_spark")
 
 
 @contextmanager
 def _span(
-    operation: str, kind: SpanKind, links: list[Link], attributes: dict[str, Any]
-) -> Iterator[Span]:
+    operation: str, kind: trace.SpanKind, links: list[trace.Link], attributes: dict[str, Any]
+) -> Iterator[trace.Span]:
     """Open a span around the block; record the code of an error that ends it."""
     name = f"{operation} {attributes['messaging.destination.name']}"
     with _tracer().start_as_current_span(
@@ -272,14 +272,12 @@ def _attributes(operation: str, kind: str, queue: str, count: int) -> dict[str, 
 def _end_receive(
     queue: str, began_us: int, found: Sequence[_Received], error: CassieqError | None
 ) -> None:
-    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415 - as above
-
     attributes = _attributes("get", "receive", queue, len(found))
     if len(found) == 1:
         attributes["messaging.message.id"] = found[0].message_id
     span = _tracer().start_span(
         f"get {queue}",
-        kind=SpanKind.CLIENT,
+        kind=trace.SpanKind.CLIENT,
         links=_links([one.headers for one in found]),
         attributes=attributes,
         start_time=began_us * 1_000,
@@ -287,45 +285,28 @@ def _end_receive(
     if error is not None:
         span.set_attribute("error.type", error.code)
         span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, error.code))
+        span.set_status(trace.Status(trace.StatusCode.ERROR, error.code))
     span.end()
 
 
-def _carrier(span: Span) -> Mapping[str, str]:
+def _carrier(span: trace.Span) -> Mapping[str, str]:
     """Return the context of a span as headers; none if it is not recorded."""
     if not span.is_recording():
         return {}
-    from opentelemetry.trace import set_span_in_context  # noqa: PLC0415 - as above
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - as above
-        TraceContextTextMapPropagator,
-    )
-
     found: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(found, set_span_in_context(span))
+    tracecontext.TraceContextTextMapPropagator().inject(found, trace.set_span_in_context(span))
     return found
 
 
 def _extracted(headers: Mapping[str, str]) -> Context:
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - as above
-        TraceContextTextMapPropagator,
-    )
-
-    return TraceContextTextMapPropagator().extract(dict(headers))
+    return tracecontext.TraceContextTextMapPropagator().extract(dict(headers))
 
 
-def _contexts(headers: Sequence[Mapping[str, str]]) -> list[SpanContext]:
-    """Return the distinct contexts that messages carry, at most as many as a span may link to."""
-    from opentelemetry import trace  # noqa: PLC0415 - as above
-
-    found: dict[str, SpanContext] = {}
+def _links(headers: Sequence[Mapping[str, str]]) -> list[trace.Link]:
+    """Link to the distinct contexts that messages carry, at most as many as a span may link to."""
+    found: dict[str, trace.SpanContext] = {}
     for one in headers:
         text = one.get(PARENT)
         if text is not None and text not in found and len(found) < MOST_LINKS:
             found[text] = trace.get_current_span(_extracted(one)).get_span_context()
-    return [context for context in found.values() if context.is_valid]
-
-
-def _links(headers: Sequence[Mapping[str, str]]) -> list[Link]:
-    from opentelemetry.trace import Link  # noqa: PLC0415 - as above
-
-    return [Link(context) for context in _contexts(headers)]
+    return [trace.Link(context) for context in found.values() if context.is_valid]

@@ -25,7 +25,7 @@ import scaled
 from cells import table
 
 from cassieq_spark import errors, log, metrics
-from cassieq_spark.cli.settings import SECTIONS, options_of
+from cassieq_spark.cli.flags import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
 from cassieq_spark.options.values import show_bytes
 from cassieq_spark.repair.report import FINDINGS

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from bench.peers.peer import ADDRESS, PeerMissing, free_port, running
-from cassieq_spark.embedded.jars import Program, jars_of
-from cassieq_spark.embedded.java import find_java
+from cassieq_spark.embedded.software import Program, find_java, jars_of
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CassieqError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.embedded import supervisor
-from cassieq_spark.embedded.ports import choose_ports
+from cassieq_spark.embedded.machine import choose_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from cassieq_spark.cli.exits import Commands, extra
-from cassieq_spark.cli.flags import Connected, command
-from cassieq_spark.cli.output import (
-    Json,
-    print_all,
-    print_json,
-    print_note,
-    print_result,
-    say,
-)
+from cassieq_spark.cli.flags import Connected, Connection, Seconds, command
 from cassieq_spark.cli.queue import Yes, make_sure
-from cassieq_spark.cli.settings import Connection, seconds
+from cassieq_spark.cli.shell import Commands, Out, Printed, extra, print_note
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.errors import UsageError
 from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
 from cassieq_spark.queue.message import show_time, time_of
@@ -74,7 +65,7 @@ Queues = Annotated[
 
 
 @command(app, "master-key")
-def master_key(*, out: Path, as_json: Json = False) -> None:
+def master_key(printed: Printed, *, out: Path) -> None:
     """Make a file with a new master key, which only its owner can read.
 
     Args:
@@ -86,16 +77,12 @@ def master_key(*, out: Path, as_json: Json = False) -> None:
     with extra("accounts", "accounts need"):
         from cassieq_spark.accounts.keys import write_new  # noqa: PLC0415 - an extra
     write_new(out)
-    print_result({"master_key_file": str(out)}, as_json=as_json)
+    printed.result({"master_key_file": str(out)})
 
 
 @command(app)
 def create(
-    account: Account,
-    connection: Connected,
-    *,
-    master_key_file: MasterKeyFile = None,
-    as_json: Json = False,
+    account: Account, connection: Connected, out: Printed, *, master_key_file: MasterKeyFile = None
 ) -> None:
     """Create an account, with a key that has all rights in it. Its secret is shown this once.
 
@@ -103,12 +90,11 @@ def create(
         cassieq account create shop --master-key-file master.key
     """
     key = load_master_key(master_key_file)
-    made = _ask(connection, lambda accounts: accounts.create(account, key))
-    _print_key(made, as_json=as_json)
+    _print_key(_ask(connection, lambda accounts: accounts.create(account, key)), out)
 
 
 @command(app, "list")
-def list_accounts(connection: Connected, *, as_json: Json = False) -> None:
+def list_accounts(connection: Connected, out: Printed) -> None:
     """List all accounts by name.
 
     Example:
@@ -124,11 +110,11 @@ def list_accounts(connection: Connected, *, as_json: Json = False) -> None:
         }
         for one in found
     ]
-    print_all(shown, as_json=as_json)
+    out.all(shown)
 
 
 @command(app)
-def keys(account: Account, connection: Connected, *, as_json: Json = False) -> None:
+def keys(account: Account, connection: Connected, out: Printed) -> None:
     """List the keys of an account: their rights, and when they were last used.
 
     Example:
@@ -136,20 +122,20 @@ def keys(account: Account, connection: Connected, *, as_json: Json = False) -> N
     """
     found = _ask(connection, lambda accounts: accounts.keys(account))
     shown = [one.to_plain() for one in found]
-    if not as_json:
+    if not out.as_json:
         shown = [{**one, "grants": _in_words(one["grants"])} for one in shown]
-    print_all(shown, as_json=as_json)
+    out.all(shown)
 
 
 @command(app, "new-key")
 def new_key(
     account: Account,
     connection: Connected,
+    out: Printed,
     *,
     rights: Rights = "all",
     queues: Queues = "*",
     master_key_file: MasterKeyFile = None,
-    as_json: Json = False,
 ) -> None:
     """Make a further key of an account. The others stay valid. Its secret is shown this once.
 
@@ -158,8 +144,7 @@ def new_key(
     """
     grants = (_grant(rights, queues),)
     key = load_master_key(master_key_file)
-    made = _ask(connection, lambda accounts: accounts.new_key(account, grants, key))
-    _print_key(made, as_json=as_json)
+    _print_key(_ask(connection, lambda accounts: accounts.new_key(account, grants, key)), out)
 
 
 @command(app)
@@ -167,9 +152,9 @@ def rotate(
     account: Account,
     key_id: KeyId,
     connection: Connected,
+    out: Printed,
     *,
     master_key_file: MasterKeyFile = None,
-    as_json: Json = False,
 ) -> None:
     """Make a key with the rights of another one, which stays valid until you delete it.
 
@@ -177,8 +162,7 @@ def rotate(
         cassieq account rotate shop AKIDEXAMPLE
     """
     key = load_master_key(master_key_file)
-    made = _ask(connection, lambda accounts: accounts.rotate(account, key_id, key))
-    _print_key(made, as_json=as_json)
+    _print_key(_ask(connection, lambda accounts: accounts.rotate(account, key_id, key)), out)
 
 
 _KeyFlag = Annotated[
@@ -187,37 +171,28 @@ _KeyFlag = Annotated[
 
 
 @command(app)
-def disable(
-    account: Account, connection: Connected, *, key: _KeyFlag = None, as_json: Json = False
-) -> None:
+def disable(account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None) -> None:
     """Disable an account or one of its keys. Servers refuse it within ten seconds.
 
     Example:
         cassieq account disable shop --key AKIDEXAMPLE
     """
-    _set_enabled(connection, account, key, is_enabled=False, as_json=as_json)
+    _set_enabled(connection, account, key, out, is_enabled=False)
 
 
 @command(app)
-def enable(
-    account: Account, connection: Connected, *, key: _KeyFlag = None, as_json: Json = False
-) -> None:
+def enable(account: Account, connection: Connected, out: Printed, *, key: _KeyFlag = None) -> None:
     """Enable an account or one of its keys again.
 
     Example:
         cassieq account enable shop
     """
-    _set_enabled(connection, account, key, is_enabled=True, as_json=as_json)
+    _set_enabled(connection, account, key, out, is_enabled=True)
 
 
 @command(app, "delete-key")
 def delete_key(
-    account: Account,
-    key_id: KeyId,
-    connection: Connected,
-    *,
-    yes: Yes = False,
-    as_json: Json = False,
+    account: Account, key_id: KeyId, connection: Connected, out: Printed, *, yes: Yes = False
 ) -> None:
     """Delete a key for good. Servers refuse it within ten seconds.
 
@@ -226,17 +201,17 @@ def delete_key(
     """
     make_sure(f"Delete key {key_id} of account {account!r}?", yes=yes)
     _ask(connection, lambda accounts: accounts.delete_key(account, key_id))
-    print_result({"account": account, "access_key_id": key_id, "deleted": True}, as_json=as_json)
+    out.result({"account": account, "access_key_id": key_id, "deleted": True})
 
 
 @command(app)
 def delete(
     account: Account,
     connection: Connected,
+    out: Printed,
     *,
     with_queues: bool = False,
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
     """Delete an account with its keys. If it has queues, this needs --with-queues.
 
@@ -250,17 +225,17 @@ def delete(
     and_queues = f", {len(queues)} queues and all they hold" if queues else ""
     make_sure(f"Delete account {account!r} with its keys{and_queues}?", yes=yes)
     deleted = _ask(connection, lambda accounts: accounts.delete(account, with_queues=with_queues))
-    print_result({"account": account, "deleted": True, "deleted_queues": deleted}, as_json=as_json)
+    out.result({"account": account, "deleted": True, "deleted_queues": deleted})
 
 
 @command(app)
 def sign(
+    out: Printed,
     *,
     queue: Annotated[str, typer.Option(metavar="PATTERN,PATTERN")],
     rights: Rights,
-    expires: Annotated[str, typer.Option(metavar="TIME")] = "1h",
-    starts_in: Annotated[str, typer.Option(metavar="TIME")] = "0",
-    as_json: Json = False,
+    expires: Annotated[float, Seconds(1.0, LONGEST_TOKEN_S)] = 3_600.0,
+    starts_in: Annotated[float, Seconds(0.0, LONGEST_TOKEN_S)] = 0.0,
 ) -> None:
     """Print a bearer token for some queues and rights. It needs no connection.
 
@@ -276,18 +251,14 @@ def sign(
         cassieq account sign --queue 'orders*' --rights put --expires 8h
     """
     grants = (_grant(rights, queue),)
-    begins_s = _seconds("--starts-in", starts_in, 0.0)
-    lasts_s = _seconds("--expires", expires, 1.0)
     key_id, secret = _own_key()
     with extra("accounts", "accounts need"):
         from cassieq_spark.accounts import tokens  # noqa: PLC0415 - an extra
-    begins_us = SystemClock().now_us() + round(begins_s * 1e6)
-    ends_us = begins_us + round(lasts_s * 1e6)
+    begins_us = SystemClock().now_us() + round(starts_in * 1e6)
+    ends_us = begins_us + round(expires * 1e6)
     token = tokens.sign(key_id, secret, grants, begins_us=begins_us, ends_us=ends_us)
-    if as_json:
-        print_json({"token": token, "expires_at": show_time(time_of(ends_us))})
-    else:
-        say(token)  # alone: it goes into a variable of the shell
+    # Alone, as a text: it goes into a variable of the shell.
+    out.lines([{"token": token, "expires_at": show_time(time_of(ends_us))}], [token])
 
 
 def load_master_key(path: Path | None) -> MasterKey:
@@ -316,14 +287,14 @@ def _ask(connection: Connection, call: Callable[[AccountAdmin], Coroutine[Any, A
 
 
 def _set_enabled(
-    connection: Connected, account: str, key: str | None, *, is_enabled: bool, as_json: bool
+    connection: Connected, account: str, key: str | None, out: Out, *, is_enabled: bool
 ) -> None:
     _ask(
         connection,
         lambda accounts: accounts.set_enabled(account, is_enabled=is_enabled, key_id=key),
     )
     named = {"account": account} if key is None else {"account": account, "access_key_id": key}
-    print_result({**named, "enabled": is_enabled}, as_json=as_json)
+    out.result({**named, "enabled": is_enabled})
 
 
 def _own_key() -> tuple[str, Secret]:
@@ -344,23 +315,16 @@ def _grant(rights: str, queues: str) -> Grant:
     return parse_grant([one.strip() for one in wanted], [one.strip() for one in queues.split(",")])
 
 
-def _seconds(flag: str, given: str, least: float) -> float:
-    found = seconds(flag, given)
-    if found is None or not least <= found <= LONGEST_TOKEN_S:
-        raise OptionInvalid(f"{flag} is {given!r}, allowed: {least:g} s to 365 d")
-    return found
-
-
 def _in_words(grants: list[dict[str, list[str]]]) -> str:
     return "; ".join(f"{','.join(one['rights'])} on {','.join(one['queues'])}" for one in grants)
 
 
-def _print_key(key: NewKey, *, as_json: bool) -> None:
+def _print_key(key: NewKey, out: Out) -> None:
     result = {
         "account": key.account,
         "access_key_id": key.key_id,
         "secret_access_key": key.secret.reveal(),
     }
-    print_result(result, as_json=as_json)
-    if not as_json:
+    out.result(result)
+    if not out.as_json:
         print_note("Keep the secret now: it is not shown again.")

@@ -21,13 +21,11 @@ from cassieq_spark.cli import (
     messages,
     queue,
     repair,
-    serve,
-    worker,
+    services,
 )
-from cassieq_spark.cli.exits import Commands, ended_by, exit_codes
 from cassieq_spark.cli.flags import Connected, command
 from cassieq_spark.cli.logs import TerminalHandler
-from cassieq_spark.cli.output import Json, print_all, print_note, say
+from cassieq_spark.cli.shell import Commands, Printed, ended_by, exit_codes, print_note, say
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options.parse import misspelt
@@ -41,18 +39,17 @@ app = typer.Typer(
 )
 
 
-def config(connection: Connected, *, as_json: Json = False) -> None:
+def config(connection: Connected, out: Printed) -> None:
     """Show each option of the connection, and where it comes from. Secrets are hidden.
 
     Example:
         cassieq config --keyspace billing
     """
-    print_all(
+    out.all(
         [
             {"option": one.option.name, "value": one.shown, "from": one.origin}
             for one in connection.settings()
-        ],
-        as_json=as_json,
+        ]
     )
 
 
@@ -74,8 +71,8 @@ def job_path(job: str) -> None:
 
 for _one in (
     *(messages.put, messages.get, messages.ack, messages.cancel, messages.peek, queue.watch),
-    *(load.produce, load.consume, worker.worker, queue.bootstrap, repair.repair, serve.serve),
-    *(serve.exporter, job_path, config),
+    *(load.produce, load.consume, services.worker, queue.bootstrap, repair.repair, services.serve),
+    *(services.exporter, job_path, config),
 ):
     command(app)(_one)
 for _name, _group in {
@@ -88,7 +85,7 @@ for _name, _group in {
 
 
 def main() -> None:
-    """Run one command and exit with one of `exits.EXIT_CODES`."""
+    """Run one command and exit with one of `shell.EXIT_CODES`."""
     # A terminal that cannot show a body or a name is no reason to fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

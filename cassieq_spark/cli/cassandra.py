@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED
 from cassieq_spark.cli.flags import command
-from cassieq_spark.cli.output import Json, print_note, print_result, say, working
+from cassieq_spark.cli.shell import FAILED, Out, Printed, print_note, say, working
 from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState, DaemonStatus
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
-from cassieq_spark.embedded.java import find_java
+from cassieq_spark.embedded.software import CASSANDRA, CASSANDRA_VERSION, find_java, jars_of
 from cassieq_spark.errors import OptionInvalid
 
 app = typer.Typer(
@@ -33,11 +31,11 @@ DataDir = Annotated[
 
 @command(app)
 def start(
+    out: Printed,
     *,
     data_dir: DataDir = None,
     port: Annotated[int, typer.Option(min=1, max=65535)] = 9042,
     heap: str = "1g",
-    as_json: Json = False,
 ) -> None:
     """Start the node, or find it running. It answers CQL when this returns, and goes on running.
 
@@ -58,11 +56,11 @@ def start(
             work.begin(text)
 
         found = daemon.start(root, port=port, heap=heap, on_step=on_step, on_bytes=work.on_bytes)
-    _print_status(found, as_json=as_json)
+    _print_status(found, out)
 
 
 @command(app)
-def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
+def stop(out: Printed, *, data_dir: DataDir = None) -> None:
     """Stop the node gracefully. Its data stays.
 
     Exit codes: 0 the node is down, also if it was down before; 1 it had to be killed.
@@ -73,11 +71,11 @@ def stop(*, data_dir: DataDir = None, as_json: Json = False) -> None:
     root = _root(data_dir)
     if not daemon.stop(root):
         print_note(f"No node is running on {root}")
-    _print_status(daemon.status(root), as_json=as_json)
+    _print_status(daemon.status(root), out)
 
 
 @command(app)
-def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
+def status(out: Printed, *, data_dir: DataDir = None) -> None:
     """Show whether the node is up.
 
     Exit codes: 0 the node answers CQL, 1 it does not.
@@ -86,13 +84,13 @@ def status(*, data_dir: DataDir = None, as_json: Json = False) -> None:
         cassieq cassandra status --json
     """
     found = daemon.status(_root(data_dir))
-    _print_status(found, as_json=as_json)
+    _print_status(found, out)
     if found.state is not DaemonState.UP:
         raise typer.Exit(FAILED)
 
 
 @command(app)
-def fetch(*, as_json: Json = False) -> None:
+def fetch(out: Printed) -> None:
     """Fetch the Cassandra jars into the user's cache (62 MB), so that the first start is quick.
 
     Example:
@@ -100,8 +98,8 @@ def fetch(*, as_json: Json = False) -> None:
     """
     java = find_java()
     with working("Fetching Cassandra") as work:
-        jars = cassandra_jars(java, on_fetch=print_note, on_bytes=work.on_bytes)
-    print_result({"java": str(java.home), "jars": str(jars)}, as_json=as_json)
+        jars = jars_of(CASSANDRA, java, on_fetch=print_note, on_bytes=work.on_bytes)
+    out.result({"java": str(java.home), "jars": str(jars)})
 
 
 @command(app)
@@ -132,12 +130,13 @@ def _root(data_dir: Path | None) -> Path:
     return root
 
 
-def _print_status(found: DaemonStatus, *, as_json: bool) -> None:
-    result = {
-        "state": str(found.state),
-        "contact_points": found.contact_points,
-        "datacenter": None if found.contact_points is None else found.datacenter,
-        "pid": found.pid,
-        "data_dir": str(found.data_dir),
-    }
-    print_result(result, as_json=as_json)
+def _print_status(found: DaemonStatus, out: Out) -> None:
+    out.result(
+        {
+            "state": str(found.state),
+            "contact_points": found.contact_points,
+            "datacenter": None if found.contact_points is None else found.datacenter,
+            "pid": found.pid,
+            "data_dir": str(found.data_dir),
+        }
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,17 +14,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED, NOTHING, Commands
-from cassieq_spark.cli.flags import Connected, Time, command, queue_names
+from cassieq_spark.cli import shell
+from cassieq_spark.cli.flags import Connected, command, queue_names
 from cassieq_spark.cli.messages import show_body
-from cassieq_spark.cli.output import (
-    Json,
-    print_all,
-    print_problem,
-    print_result,
-    show_text,
-    working,
-)
 from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
@@ -36,8 +29,9 @@ from cassieq_spark.repair.report import Redriven
 MOST_SHOWN: Final = 120
 """The most characters of a body in a table, unless --body asks for all."""
 
-app = typer.Typer(help="Show dead letters, and redrive them.", cls=Commands)
+app = typer.Typer(help="Show dead letters, and redrive them.", cls=shell.Commands)
 
+When = Annotated[str | None, typer.Option(metavar="TIME")]
 Where = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,9 +46,8 @@ Where = Annotated[
 @command(app, "list")
 def list_letters(
     connection: Connected,
+    out: shell.Printed,
     queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
-    *,
-    as_json: Json = False,
 ) -> None:
     """Count the visible dead letters by source queue and reason. This reads each of them.
 
@@ -70,20 +63,20 @@ def list_letters(
             for name in ([queue] if queue is not None else _dead_letter_queues(client))
             for one in _counts(client, name)
         ]
-    print_all(found, as_json=as_json, show=_cell)
+    out.all(found, show=_cell)
 
 
 @command(app)
 def show(
     queue: QueueName,
     connection: Connected,
+    out: shell.Printed,
     *,
     where: Where = None,
-    before: Time = None,
-    after: Time = None,
+    before: When = None,
+    after: When = None,
     limit: Annotated[int, typer.Option(metavar="N")] = 20,
     body: bool = False,
-    as_json: Json = False,
 ) -> None:
     """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
 
@@ -100,29 +93,31 @@ def show(
     Example:
         cassieq dead show orders.dead --where reason=timeout --after 1h --body
     """
-    is_wanted = _conditions(where, before, after)
+    is_wanted = conditions(where, before, after, now=time_of(SystemClock().now_us()))
     at_most = arguments.count("--limit", limit)
     with connection.open() as client:
         found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
-    shown = [letter_as_object(one) if as_json else _row(one, is_whole=body) for one in found]
-    print_all(shown, as_json=as_json, show=str)
+    out.all(
+        [letter_as_object(one) if out.as_json else _row(one, is_whole=body) for one in found],
+        show=str,
+    )
     if not found:
-        raise typer.Exit(NOTHING)
+        raise typer.Exit(shell.NOTHING)
 
 
 @command(app)
 def redrive(
     queue: QueueName,
     connection: Connected,
+    out: shell.Printed,
     *,
     where: Where = None,
-    before: Time = None,
-    after: Time = None,
+    before: When = None,
+    after: When = None,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", autocompletion=queue_names)] = None,
     limit: Annotated[int | None, typer.Option(metavar="N")] = None,
     dry_run: bool = False,
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
     """Send dead letters back to the queue that they came from, or to another queue.
 
@@ -142,22 +137,23 @@ def redrive(
     Example:
         cassieq dead redrive orders.dead --where tag=eu --dry-run
     """
-    is_wanted = _conditions(where, before, after) if where or before or after else None
+    now = time_of(SystemClock().now_us())
+    is_wanted = conditions(where, before, after, now=now) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
         run = partial(client.redrive, queue, where=is_wanted, to=to, at_most=at_most)
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
-        with working(f"Redriving messages of {queue}") as work:
+        with shell.working(f"Redriving messages of {queue}") as work:
             done = run(dry_run=dry_run, on_progress=work.on_progress)
     result = done.to_dict()
-    if not as_json:
+    if not out.as_json:
         result.pop("problems")
-    print_result(result, as_json=as_json)
+    out.result(result)
     for problem in done.problems:
-        print_problem(problem)
+        shell.print_problem(problem)
     if done.problems:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(shell.FAILED)
 
 
 def _question(queue: str, run: Callable[..., Redriven]) -> str:
@@ -179,46 +175,34 @@ def _dead_letter_queues(client: Client) -> list[str]:
 
 def _counts(client: Client, queue: str) -> Iterator[dict[str, Any]]:
     counts: Counter[tuple[str | None, str | None]] = Counter()
-    times: dict[tuple[str | None, str | None], list[datetime]] = {}
+    times: dict[tuple[str | None, str | None], tuple[datetime, datetime]] = {}
     for message in client.browse(queue):
         letter = headers_of(message.headers)
-        key = (letter.source_queue, letter.reason)
+        key, at = (letter.source_queue, letter.reason), letter.last_time
         counts[key] += 1
-        if letter.last_time is not None:
-            seen = times.setdefault(key, [letter.last_time] * 2)
-            seen[:] = [min(seen[0], letter.last_time), max(seen[1], letter.last_time)]
+        if at is not None:
+            first, last = times.get(key, (at, at))
+            times[key] = min(first, at), max(last, at)
     for key, count in sorted(counts.items(), key=lambda item: (-item[1], str(item[0]))):
-        first, last = times.get(key, (None, None))
+        seen = times.get(key, (None, None))
         yield {
             "queue": queue,
             "source_queue": key[0],
             "reason": key[1],
             "messages": count,
-            "first_death": show_time(first),
-            "last_death": show_time(last),
+            "first_death": show_time(seen[0]),
+            "last_death": show_time(seen[1]),
         }
 
 
 def first_line(message: Message) -> str:
     """The first line of a body, cut to `MOST_SHOWN` characters; the cut is marked by ``...``."""
-    line = message.body.partition(b"\n")[0] if _is_text(message.body) else message.body
+    line = message.body
+    with suppress(UnicodeDecodeError):  # it is no text, and has no lines
+        line = line.decode("utf-8").partition("\n")[0].encode()
     shown = show_body(replace(message, body=line))
     is_cut = len(shown) > MOST_SHOWN or line != message.body
     return f"{shown[:MOST_SHOWN]}..." if is_cut else shown
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _conditions(
-    where: list[str] | None, before: str | None, after: str | None
-) -> Callable[[Message], bool]:
-    return conditions(where, before, after, now=time_of(SystemClock().now_us()))
 
 
 def _row(message: Message, *, is_whole: bool) -> dict[str, str]:
@@ -238,4 +222,4 @@ def _row(message: Message, *, is_whole: bool) -> dict[str, str]:
 
 def _cell(value: object) -> str:
     """One word of a line, even for an empty value."""
-    return "-" if value in (None, "") else show_text(str(value))
+    return "-" if value in (None, "") else shell.show_text(str(value))

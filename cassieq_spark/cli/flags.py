@@ -1,34 +1,238 @@
-"""Make commands of functions: of their arguments, their docstrings, and the options table."""
+"""Make commands of functions, and read what they are given.
+
+A function's arguments, its docstring and the options table say what its flags are. An option comes
+from a flag, then from a ``CASSIEQ_*`` variable, then from a TOML file, then from its default. This
+uses tomllib and the options table, not pydantic-settings, which does not say where a value came
+from, overlooks misspelt variables, and costs each command 0.1 s (ADR 28).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
+import io
 import logging
 import os
 import re
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Self
 
+import platformdirs
 import typer
 from typer.models import OptionInfo, ParameterInfo
 
-from cassieq_spark.cli.settings import (
-    FILE_NAME,
-    Connection,
-    find_file,
-    options_of,
-    queue_setting,
-)
-from cassieq_spark.options import Option
-from cassieq_spark.options.option import named_in, parts_of
-from cassieq_spark.options.values import show_seconds
+from cassieq_spark.client import Client
+from cassieq_spark.embedded import daemon
+from cassieq_spark.embedded.daemon import DaemonState
+from cassieq_spark.embedded.machine import of_user
+from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
+from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
+from cassieq_spark.options.option import did_you_mean, named_in, parts_of
+from cassieq_spark.options.values import HIDDEN, show_seconds
+
+FILE_NAME: Final = "cassieq.toml"
+
+SECTIONS: Final[dict[str, frozenset[Scope]]] = {
+    "connection": frozenset({Scope.CONNECTION}),
+    "source": frozenset({Scope.SOURCE, Scope.READ}),
+    "sink": frozenset({Scope.SINK}),
+    "queue": frozenset({Scope.QUEUE}),
+}
+"""The sections of the file."""
+
+LONGEST_S: Final = 36_500 * 86_400.0
+"""The longest time that is read as one."""
+
+
+def options_of(section: str) -> list[Option]:
+    """The options that a section of the file may set; common ones are in ``connection`` only."""
+    return [
+        option
+        for option in OPTIONS
+        if option.scopes & SECTIONS[section]
+        and option.has_variable
+        and (section == "connection" or Scope.CONNECTION not in option.scopes)
+    ]
+
+
+def seconds(name: str, given: str, least: float = 0.0, most: float = LONGEST_S) -> float:
+    """Parse the time of a flag: ``30``, ``500ms``, ``5m``.
+
+    Raises:
+        OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
+    """
+    allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
+    if most < LONGEST_S:
+        allowed = f"{values.show_seconds(least)} to {values.show_seconds(most)}"
+    elif least:
+        allowed = f"{values.show_seconds(least)} or more"
+    return replace(values.seconds(least, most), allowed=allowed).checked(name, given)
+
+
+def queue_setting(option: Option, given: Any, name: str) -> Any:
+    """The value for `Client.create_queue`: times are numbers there, and text in a terminal."""
+    return seconds(name, given) if option.unit == "seconds" and isinstance(given, str) else given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One option's value and where it came from: a line of ``cassieq config``."""
+
+    option: Option
+    value: Any
+    origin: str
+
+    @property
+    def shown(self) -> str | None:
+        """The value for people and logs."""
+        if self.value is None:
+            return None
+        return HIDDEN if self.option.is_secret else str(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A configuration file that was read and checked; without a path there is none."""
+
+    path: Path | None = None
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The values of a section, none if there is no such section."""
+        return self.sections.get(name, {})
+
+
+def find_file(given: Path | None) -> File:
+    """Read the file that was named, else ``./cassieq.toml``, else the one in the user's directory.
+
+    Only the first that exists is read: so all values in force are in one place.
+
+    Raises:
+        OptionInvalid: It cannot be read, is not TOML, or has a value that is not allowed.
+        OptionUnknown: It has an unknown section or option.
+    """
+    if given is not None:
+        return _read_file(given)
+    paths = [Path(FILE_NAME)]
+    with contextlib.suppress(EmbeddedFailed):  # a user without a home directory has no file there
+        paths.append(of_user(platformdirs.user_config_path, otherwise="give --config") / FILE_NAME)
+    for path in paths:
+        if path.is_file():
+            return _read_file(path)
+    return File()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How a command reaches Cassandra; it connects when `open` is called.
+
+    Attributes:
+        flags: By the options' names; None for each that was not given.
+    """
+
+    flags: Mapping[str, Any]
+    file: File
+
+    def settings(self) -> list[Setting]:
+        """Every option of the connection, with where it comes from; nothing is checked."""
+        return [self._setting(option) for option in options_of("connection")]
+
+    def value(self, name: str) -> Any:
+        """The value of one option, as it was given."""
+        return next(one.value for one in self.settings() if one.option.name == name)
+
+    def open(self) -> Client:
+        """Connect.
+
+        Raises:
+            OptionInvalid: There are no contact points, or a value is not allowed.
+            StoreError: As `cassieq_spark.connect`.
+        """
+        # A variable is left to the parser: its error then names the variable.
+        settings = self.settings()
+        known = {one.option.name: one.value for one in settings}
+        given = {
+            one.option.name: one.value
+            for one in settings
+            if one.value is not None and one.origin not in ("default", one.option.variable)
+        }
+        if known["contactPoints"] is None:
+            raise OptionInvalid(
+                "no contact points: it is not known which Cassandra to connect to. Give "
+                "--contact-points host:port, set CASSIEQ_CONTACT_POINTS, write contactPoints "
+                f"into [connection] of {FILE_NAME}, or start a local node: cassieq cassandra start"
+            )
+        if known["username"] and known["password"] is None and sys.stdin.isatty():
+            given["password"] = typer.prompt(
+                f"Password of {known['username']}", hide_input=True, err=True
+            )
+        return Client(parse_connection(given))
+
+    def _setting(self, option: Option) -> Setting:
+        if (value := self.flags.get(option.name)) is not None:
+            return Setting(option=option, value=value, origin="flag")
+        if option.variable in os.environ:
+            return Setting(option=option, value=os.environ[option.variable], origin=option.variable)
+        if (value := self.file.section("connection").get(option.name)) is not None:
+            return Setting(option=option, value=value, origin=str(self.file.path))
+        if option.name == "contactPoints" and (node := _local_node()) is not None:
+            return Setting(option=option, value=node, origin="cassieq cassandra start")
+        return Setting(option=option, value=option.default, origin="default")
+
+
+def _local_node() -> str | None:
+    with contextlib.suppress(
+        EmbeddedFailed
+    ):  # a user without a home directory has started none there
+        found = daemon.status(daemon.default_data_dir())
+        return found.contact_points if found.state is DaemonState.UP else None
+    return None
+
+
+def _read_file(path: Path) -> File:
+    try:
+        # Editors on Windows begin a file with a byte order mark; TOML has none.
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise OptionInvalid(
+            f"configuration file {path} cannot be read: {error.strerror}. Name another file with "
+            "--config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise OptionInvalid(
+            f"configuration file {path} is not valid TOML: {error}. Correct it"
+        ) from error
+    return File(
+        path=path,
+        sections={name: _section(path, name, content) for name, content in document.items()},
+    )
+
+
+def _section(path: Path, name: str, content: object) -> dict[str, Any]:
+    if name not in SECTIONS or not isinstance(content, dict):
+        raise OptionUnknown(
+            f"configuration file {path} has {name!r} at its top level, which may only have the "
+            f"sections {', '.join(f'[{one}]' for one in SECTIONS)}. Move it into one of them"
+        )
+    known = {option.name: option for option in options_of(name)}
+    found = {}
+    for key, value in content.items():
+        if key not in known:
+            hint = did_you_mean(key, known) or f" Its options are: {', '.join(known)}"
+            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
+        option, where = known[key], f"{key!r} in [{name}] of {path}"
+        found[key] = queue_setting(option, value, where) if name == "queue" else value
+        option.checked(where, found[key], given=value)
+    return found
+
 
 Command = Callable[..., Any]
 
@@ -41,6 +245,27 @@ class Flags:
 
     shown: tuple[inspect.Parameter, ...]
     build: Callable[[dict[str, Any]], object]
+
+    @classmethod
+    def of(cls, kind: type) -> Self:
+        """The flags that make a value: each of its fields is annotated with one."""
+        fields = inspect.signature(kind, eval_str=True).parameters.values()
+        return cls(tuple(fields), lambda flags: kind(**flags))
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A flag that takes a length of time, such as ``30``, ``500ms`` or ``5m``, in seconds."""
+
+    least: float = 0.0
+    most: float = LONGEST_S
+
+    def read(self, name: str, given: str | None) -> float | None:
+        """The seconds that the command gets; None if the flag was not given."""
+        return None if given is None else seconds(flag_name(name), given, self.least, self.most)
+
+
+Time = Annotated[float | None, Seconds()]
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Command]:
@@ -56,23 +281,27 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
         parts = parts_of(function)
         text, example = parts.pop("").strip(), parts.pop("Example", "").strip()
         meanings = {
-            name: _Meaning(meaning, None if panel == "Args" else panel)
+            name: (meaning, None if panel == "Args" else panel)
             for panel, part in parts.items()
             for name, meaning in named_in(part).items()
         }
         signature = inspect.signature(function, eval_str=True)
         built: dict[str, Flags] = {}
+        times: dict[str, Seconds] = {}
         shown: list[inspect.Parameter] = []
         for one in signature.parameters.values():
-            flags = [made for made in _notes_of(one) if isinstance(made, Flags)]
-            if flags:
-                built[one.name] = flags[0]
-            else:
-                shown.append(_explained(one, meanings.get(one.name, _Meaning())))
+            for note in _notes_of(one):
+                if isinstance(note, Flags):
+                    built[one.name] = note
+                elif isinstance(note, Seconds):
+                    times[one.name] = note
+            if one.name not in built:
+                shown.append(_explained(one, *meanings.get(one.name, (None, None))))
         shown += [flag for made in reversed(built.values()) for flag in made.shown]
 
         @functools.wraps(function)
         def outer(**given: Any) -> Any:
+            given |= {name: time.read(name, given[name]) for name, time in times.items()}
             for key, made in built.items():
                 own = {flag.name: given.pop(flag.name) for flag in made.shown}
                 given[key] = made.build(own)
@@ -87,28 +316,25 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Command], Co
     return add
 
 
-class _Meaning(NamedTuple):
-    """What a docstring says of an argument."""
-
-    text: str | None = None
-    panel: str | None = None
-
-
 def _notes_of(one: inspect.Parameter) -> tuple[object, ...]:
     return getattr(one.annotation, "__metadata__", ())
 
 
-def _explained(one: inspect.Parameter, meaning: _Meaning) -> inspect.Parameter:
+def _explained(one: inspect.Parameter, meaning: str | None, panel: str | None) -> inspect.Parameter:
     """A parameter with all that typer wants to know."""
+    if any(isinstance(note, Seconds) for note in _notes_of(one)):
+        default = None if one.default is None else show_seconds(one.default)
+        as_text = Annotated[str | None, typer.Option(metavar="TIME")]
+        one = one.replace(annotation=as_text, default=default)
     notes = [copy(note) for note in _notes_of(one) if isinstance(note, ParameterInfo)]
     is_flag = one.kind is inspect.Parameter.KEYWORD_ONLY
     info: Any = notes[0] if notes else typer.Option() if is_flag else typer.Argument()
-    info.help = info.help or meaning.text
-    info.rich_help_panel = info.rich_help_panel or meaning.panel
+    info.help = info.help or meaning
+    info.rich_help_panel = info.rich_help_panel or panel
     if not is_flag:
         info.metavar = info.metavar or one.name.upper()
     elif one.default is False and isinstance(info, OptionInfo) and info.default is ...:
-        info.param_decls = (_flag_name(one.name),)  # without --no-...
+        info.param_decls = (flag_name(one.name),)  # without --no-...
     kind = getattr(one.annotation, "__origin__", one.annotation) if notes else one.annotation
     return keyword(one.name, Annotated[kind, info], default=one.default)
 
@@ -120,13 +346,14 @@ def keyword(name: str, annotation: Any, *, default: Any = None) -> inspect.Param
     )
 
 
-def _flag_name(parameter: str) -> str:
+def flag_name(parameter: str) -> str:
+    """``ssl_ca_file`` is ``--ssl-ca-file``."""
     return f"--{parameter.replace('_', '-')}"
 
 
 def flag_of(option: Option) -> str:
     """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
-    return _flag_name(_parameter(option))
+    return flag_name(_parameter(option))
 
 
 def _parameter(option: Option) -> str:
@@ -139,9 +366,6 @@ SHELL_NAMES: Final = {
     for option in options_of(section)
 }
 """The flag of each option that commands take; secrets have a variable only."""
-
-Time = Annotated[str | None, typer.Option(metavar="TIME")]
-"""A length of time as `settings.seconds` reads it."""
 
 _QUOTED: Final = re.compile(r"`(\w+)`")
 
@@ -248,14 +472,11 @@ def _connection(given: dict[str, Any]) -> Connection:
 def _silence() -> Iterator[None]:
     """The driver logs what it could not reach."""
     logging.disable()
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stderr(nowhere),
-    ):
-        try:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
-        finally:
-            logging.disable(logging.NOTSET)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

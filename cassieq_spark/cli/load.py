@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import quantiles
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cassieq_spark.cli.exits import NOTHING, Interrupt
 from cassieq_spark.cli.flags import Connected, Time
 from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
-from cassieq_spark.cli.output import Json, print_result
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import seconds
+from cassieq_spark.cli.shell import NOTHING, Interrupt, Out, Printed
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
@@ -27,7 +26,7 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.settle import Verdict
 
-PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p99_9": 99.9, "max": 100}
+PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p99_9": 999}
 
 LARGEST_BATCH = 1_000
 """The batch size of `produce`, unless --batch says otherwise."""
@@ -117,12 +116,12 @@ class Load:
 def produce(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     rate: Rate = None,
     count: Count = None,
     size: Annotated[int, typer.Option(min=0, max=MAX_BODY_BYTES, metavar="BYTES")] = 100,
     batch: Batch = None,
-    as_json: Json = False,
 ) -> None:
     """Put random messages and print how fast it went.
 
@@ -141,7 +140,7 @@ def produce(
     load = Load(clock=SystemClock(), rate=rate)
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
-        with _measured(load, "put", count, as_json=as_json) as advance:
+        with _measured(load, "put", count, out) as advance:
             while not interrupt and (count is None or load.messages < count):
                 due_s = load.due_s()
                 interrupt.pause_until(load.clock, due_s)
@@ -157,6 +156,7 @@ def produce(
 def consume(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     rate: Rate = None,
     count: Count = None,
@@ -165,7 +165,6 @@ def consume(
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
     priority_at_least: PriorityAtLeast = 0,
-    as_json: Json = False,
 ) -> None:
     """Get and ack messages and print how fast it went.
 
@@ -182,24 +181,25 @@ def consume(
         cassieq consume orders --rate 100 --idle-timeout 10s
     """
     at_once = batch or _batch_for(rate, CONSUMED_AT_ONCE)
-    timeout_s = seconds("--visibility-timeout", visibility_timeout)
-    idle_s = seconds("--idle-timeout", idle_timeout)
     load = Load(clock=SystemClock(), rate=rate, more={"redelivered": 0})
     if ack:
         load.more |= {"stale": 0, "unknown": 0}
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
-        visible_s = opened.settings.visibility_timeout_s if timeout_s is None else timeout_s
         consumer = _Consumer(
             queue=opened,
             load=load,
-            visibility_s=visible_s,
+            visibility_s=(
+                opened.settings.visibility_timeout_s
+                if visibility_timeout is None
+                else visibility_timeout
+            ),
             acks=ack,
             priority_at_least=priority_at_least,
         )
-        with _measured(load, "get_and_ack" if ack else "get", count, as_json=as_json) as advance:
+        with _measured(load, "get_and_ack" if ack else "get", count, out) as advance:
             try:
-                consumer.run(interrupt, count, at_once, idle_s, advance)
+                consumer.run(interrupt, count, at_once, idle_timeout, advance)
             finally:
                 give_back(opened, consumer.held)
     is_done = count is None or load.messages >= count
@@ -281,7 +281,7 @@ class _Consumer:
 
 @contextmanager
 def _measured(
-    load: Load, call: str, count: int | None, *, as_json: bool
+    load: Load, call: str, count: int | None, out: Out
 ) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal, and print the summary, also after an error."""
     bar = Progress(
@@ -305,7 +305,7 @@ def _measured(
 
             yield advance
     finally:
-        print_result(load.summary(call), as_json=as_json)
+        out.result(load.summary(call))
 
 
 def _batch_for(rate: float | None, without: int) -> int:
@@ -317,13 +317,8 @@ def _batch_for(rate: float | None, without: int) -> int:
 def _percentiles(of_s: array[float]) -> dict[str, float]:
     if not of_s:
         return {}
-    sorted_s = sorted(of_s)
-    return {name: round(_percentile(sorted_s, of) * 1e3, 3) for name, of in PERCENTILES.items()}
-
-
-def _percentile(sorted_s: Sequence[float], of: float) -> float:
-    """Between the two nearest values, in proportion."""
-    place = (len(sorted_s) - 1) * of / 100
-    low = int(place)
-    high = min(low + 1, len(sorted_s) - 1)
-    return sorted_s[low] + (sorted_s[high] - sorted_s[low]) * (place - low)
+    # Between the two nearest values, in proportion; one value alone stands for all.
+    is_one = len(of_s) == 1
+    cuts = [of_s[0]] * 999 if is_one else quantiles(of_s, n=1_000, method="inclusive")
+    found = {name: cuts[of - 1] for name, of in PERMILLES.items()} | {"max": max(of_s)}
+    return {name: round(one * 1e3, 3) for name, one in found.items()}

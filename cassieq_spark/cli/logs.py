@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import threading
@@ -13,8 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cassieq_spark.cli.flags import Flags, keyword
-from cassieq_spark.cli.output import in_shell, print_note
+from cassieq_spark.cli.flags import Flags, flag_name
+from cassieq_spark.cli.shell import in_shell, print_note
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.store.retries import OUTAGE
 
@@ -43,14 +42,9 @@ class TerminalHandler(logging.Handler):
         if getattr(record, "event", None) != OUTAGE:
             print_note(self.format(record))
         elif self._is_new():
-            self._print_first(record)
-
-    def _print_first(self, record: logging.LogRecord) -> None:
-        text = sentence(vars(record)["fields"])
-        if self.is_timed:
+            text = sentence(vars(record)["fields"])
             told = logging.makeLogRecord(vars(record) | {"msg": text, "args": ()})
-            text = self.format(told)
-        print_note(text)
+            print_note(self.format(told) if self.is_timed else text)
 
     def _is_new(self) -> bool:
         with self._guard:
@@ -117,12 +111,24 @@ class JsonLines(Timed):
         return json.dumps(found, ensure_ascii=False, default=str)
 
 
+def _option(name: str, text: str) -> Any:
+    return typer.Option(
+        flag_name(name),
+        envvar=f"CASSIEQ_{name.upper()}",
+        case_sensitive=False,
+        help=text,
+        rich_help_panel="Logs",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
     """How a command logs."""
 
-    level: Level = Level.WARNING
-    form: Form = Form.TEXT
+    level: Annotated[Level, _option("log_level", "The least that is logged.")] = Level.WARNING
+    form: Annotated[Form, _option("log_format", "Lines for people, or one JSON object each.")] = (
+        Form.TEXT
+    )
 
     def start(self, *, access: bool = False) -> None:
         """Log like this from now on.
@@ -153,21 +159,5 @@ class Logs:
         return JsonLines() if self.form is Form.JSON else Timed()
 
 
-def _flag(name: str, default: StrEnum, text: str) -> inspect.Parameter:
-    info = typer.Option(
-        envvar=f"CASSIEQ_{name.upper()}", case_sensitive=False, help=text, rich_help_panel="Logs"
-    )
-    return keyword(name, Annotated[type(default), info], default=default)
-
-
-Logged = Annotated[
-    Logs,
-    Flags(
-        (
-            _flag("log_level", Level.WARNING, "The least that is logged."),
-            _flag("log_format", Form.TEXT, "Lines for people, or one JSON object each."),
-        ),
-        lambda flags: Logs(level=flags["log_level"], form=flags["log_format"]),
-    ),
-]
+Logged = Annotated[Logs, Flags.of(Logs)]
 """How a command logs, by two flags."""

@@ -9,17 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED, NOTHING, Interrupt
-from cassieq_spark.cli.flags import Connected, Time
-from cassieq_spark.cli.output import Json, print_json, print_note, say, show_text
+from cassieq_spark.cli.flags import Connected, Seconds, Time
 from cassieq_spark.cli.queue import QueueName
-from cassieq_spark.cli.settings import seconds
+from cassieq_spark.cli.shell import FAILED, NOTHING, Interrupt, Out, Printed, print_note, show_text
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import (
     BodyInvalid,
@@ -61,6 +58,7 @@ Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages 
 def put(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY")] = None,
     *,
     file: Path | None = None,
@@ -74,7 +72,6 @@ def put(
     ttl: Time = None,
     message_id: Annotated[str | None, typer.Option(metavar="UUID")] = None,
     dedup_key: Annotated[str | None, typer.Option(metavar="KEY")] = None,
-    as_json: Json = False,
 ) -> None:
     """Put messages and print their message ids. A message whose id is printed is stored.
 
@@ -104,9 +101,9 @@ def put(
     more: dict[str, Any] = {
         "priority": priority,
         "key": key,
-        "delay": seconds("--delay", delay) or 0,
-        "due_at": _time("--due-at", due_at),
-        "ttl": seconds("--ttl", ttl),
+        "delay": delay or 0,
+        "due_at": None if due_at is None else _MOMENT.checked("--due-at", due_at),
+        "ttl": ttl,
         "tag": tag,
         "headers": dict(map(_header, header or [])),
         "group": group,
@@ -117,17 +114,15 @@ def put(
         opened = client.queue(queue)
         for batch in found:
             try:
-                _print_put(opened.put_many(batch, **more), as_json=as_json)
+                _print_put(opened.put_many(batch, **more), out)
             except PutAmbiguous as error:
-                _print_put(error.stored, as_json=as_json)
+                _print_put(error.stored, out)
                 for unknown in error.message_ids:
                     print_note(f"unknown: {unknown}")
                 raise
 
 
-def cancel(
-    queue: QueueName, connection: Connected, message_id: str, *, as_json: Json = False
-) -> None:
+def cancel(queue: QueueName, connection: Connected, out: Printed, message_id: str) -> None:
     """Take a message back that nobody was given yet. The exit code is 1 if it is too late.
 
     Args:
@@ -138,10 +133,10 @@ def cancel(
     """
     with connection.open() as client:
         is_cancelled = client.queue(queue).cancel(message_id)
-    if as_json:
-        print_json({"message_id": message_id, "cancelled": is_cancelled})
-    else:
-        say("cancelled" if is_cancelled else "too late: it was given to somebody, or is not there")
+    out.lines(
+        [{"message_id": message_id, "cancelled": is_cancelled}],
+        ["cancelled" if is_cancelled else "too late: it was given to somebody, or is not there"],
+    )
     if not is_cancelled:
         raise typer.Exit(FAILED)
 
@@ -149,14 +144,14 @@ def cancel(
 def get(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     at_most: Max = 1,
-    wait: Annotated[str, typer.Option(metavar="TIME")] = "0",
+    wait: Annotated[float, Seconds()] = 0.0,
     visibility_timeout: Time = None,
     consumer: str | None = None,
     priority_at_least: PriorityAtLeast = 0,
     ack: bool = False,
-    as_json: Json = False,
 ) -> None:
     """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none.
 
@@ -170,18 +165,16 @@ def get(
     Example:
         cassieq get orders --max 10 --wait 5s --ack
     """
-    wait_s = seconds("--wait", wait) or 0
-    timeout_s = seconds("--visibility-timeout", visibility_timeout)
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
         found = get_unless(
             interrupt,
             SystemClock(),
-            wait_s,
+            wait,
             lambda look_s: opened.get(
                 at_most,
                 wait=look_s,
-                visibility_timeout=timeout_s,
+                visibility_timeout=visibility_timeout,
                 consumer=consumer,
                 priority_at_least=priority_at_least,
             ),
@@ -190,7 +183,7 @@ def get(
             give_back(opened, found)
         interrupt.end(is_done=False)
         try:
-            _print_messages(found, as_json=as_json)
+            _print_messages(found, out)
         except Exception:
             give_back(opened, found)
             raise
@@ -200,9 +193,7 @@ def get(
         raise typer.Exit(NOTHING)
 
 
-def peek(
-    queue: QueueName, connection: Connected, *, at_most: Max = 10, as_json: Json = False
-) -> None:
+def peek(queue: QueueName, connection: Connected, out: Printed, *, at_most: Max = 10) -> None:
     """Show visible messages without leasing them. Exit code 3 if there is none.
 
     Example:
@@ -210,7 +201,7 @@ def peek(
     """
     with connection.open() as client:
         found = client.queue(queue).peek(at_most)
-    _print_messages(found, as_json=as_json)
+    _print_messages(found, out)
     if not found:
         raise typer.Exit(NOTHING)
 
@@ -218,9 +209,8 @@ def peek(
 def ack(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT")],
-    *,
-    as_json: Json = False,
 ) -> None:
     """Ack messages: they are done. Exit code 1 if a verdict is stale, invalid or unknown.
 
@@ -237,10 +227,10 @@ def ack(
             verdicts = opened.ack_each(batch)
             counts.update(verdicts)
             pairs = list(zip(batch, verdicts, strict=True))
-            if as_json:
-                print_json(*({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs))
-            else:
-                say(*(f"{verdict}\t{one}" for one, verdict in pairs))
+            out.lines(
+                ({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs),
+                (f"{verdict}\t{one}" for one, verdict in pairs),
+            )
     if counts.keys() - {Verdict.ACKED, Verdict.ALREADY_ACKED}:
         print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
         raise typer.Exit(FAILED)
@@ -266,16 +256,10 @@ def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
             queue.release(messages)
 
 
-def _print_messages(messages: Sequence[Message], *, as_json: bool) -> None:
-    if as_json:
-        print_json(*map(as_object, messages))
-    else:
-        say(*map(_line, messages))
-
-
-def _line(message: Message) -> str:
-    """The receipt, or without one the message id, and the body."""
-    return f"{message.receipt or message.message_id}\t{show_body(message)}"
+def _print_messages(messages: Sequence[Message], out: Out) -> None:
+    """Print of each the receipt, or without one the message id, and the body."""
+    texts = (f"{one.receipt or one.message_id}\t{show_body(one)}" for one in messages)
+    out.lines(map(as_object, messages), texts)
 
 
 def show_body(message: Message) -> str:
@@ -290,14 +274,10 @@ def show_body(message: Message) -> str:
     return text.replace(":", "\\x3a", 1) if text.startswith(BASE64) else text
 
 
-def _print_put(put: Sequence[str | PutResult], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            *(asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put)
-        )
-        return
-    say(*(one.message_id if isinstance(one, PutResult) else one for one in put))
-    if any(isinstance(one, PutResult) and one.duplicate for one in put):
+def _print_put(put: Sequence[str | PutResult], out: Out) -> None:
+    shown = [asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put]
+    out.lines(shown, (one["message_id"] for one in shown))
+    if not out.as_json and any(one.get("duplicate") for one in shown):
         print_note("duplicate: it was put before with this key; nothing was stored")
 
 
@@ -316,10 +296,6 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
         )
     # The bytes that were typed, even if they are not text in this locale.
     return iter([[os.fsencode(body) for body in bodies]])
-
-
-def _time(name: str, given: str | None) -> datetime | None:
-    return None if given is None else _MOMENT.checked(name, given)
 
 
 def _header(given: str) -> tuple[str, str]:
@@ -360,7 +336,8 @@ def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
     stream: BinaryIO = sys.stdin.buffer if source is None else source
     rest = b""
     number = 0
-    while read := _read_some(stream):
+    read_some = getattr(stream, "read1", stream.read)  # what is there, at least one byte
+    while read := read_some(READ_BYTES):
         *lines, rest = (rest + read).split(b"\n") if b"\n" in read else (rest + read,)
         if len(rest) > MAX_BODY_BYTES:
             raise BodyInvalid(
@@ -391,10 +368,3 @@ def whole(path: Path) -> bytes:
         raise OptionInvalid(
             f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
         ) from error
-
-
-def _read_some(stream: BinaryIO) -> bytes:
-    """Read what is there, at least one byte; none at the end."""
-    read_now = getattr(stream, "read1", stream.read)
-    found: bytes = read_now(READ_BYTES)
-    return found

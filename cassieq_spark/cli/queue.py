@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -14,19 +13,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from cassieq_spark.cli.exits import FAILED, Commands, Interrupt
-from cassieq_spark.cli.flags import Connected, command, flag_of, queue_names, settings_flags
-from cassieq_spark.cli.output import (
-    Json,
-    print_all,
-    print_error,
+from cassieq_spark.cli.flags import (
+    Connected,
+    Seconds,
+    command,
+    flag_of,
+    options_of,
+    queue_names,
+    settings_flags,
+)
+from cassieq_spark.cli.shell import (
+    FAILED,
+    Commands,
+    Interrupt,
+    Printed,
     print_json,
     print_note,
-    print_result,
-    print_rows,
+    print_problem,
     show_text,
 )
-from cassieq_spark.cli.settings import options_of, seconds
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import (
@@ -57,9 +62,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")]
 
 def bootstrap(
     connection: Connected,
+    out: Printed,
     *,
     replication: Annotated[list[str] | None, typer.Option(metavar="DATACENTER=N")] = None,
-    as_json: Json = False,
 ) -> None:
     """Create the keyspace and its tables if they are missing.
 
@@ -74,7 +79,7 @@ def bootstrap(
     copies = _copies_by_datacenter(replication or [])
     with connection.open() as client:
         client.bootstrap({"class": "NetworkTopologyStrategy", **copies} if copies else None)
-        print_result({"keyspace": connection.value("keyspace"), "is_ready": True}, as_json=as_json)
+        out.result({"keyspace": connection.value("keyspace"), "is_ready": True})
 
 
 @command(app)
@@ -82,8 +87,7 @@ def create(
     queue: QueueName,
     connection: Connected,
     settings: Annotated[dict[str, Any], settings_flags()],
-    *,
-    as_json: Json = False,
+    out: Printed,
 ) -> None:
     """Create a queue, or find it if it exists with these settings; `created` says which.
 
@@ -93,16 +97,16 @@ def create(
     Example:
         cassieq queue create orders --visibility-timeout 5m --max-deliveries 5
     """
-    from_file = connection.file.sections.get("queue", {})
+    wanted = {**connection.file.section("queue"), **settings}
     with connection.open() as client:
-        found, is_new = client.find_or_create_queue(queue, **{**from_file, **settings})
-        print_result({"queue": found.name, "created": is_new, **_settings(found)}, as_json=as_json)
-    if not is_new and not as_json:
+        found, is_new = client.find_or_create_queue(queue, **wanted)
+        out.result({"queue": found.name, "created": is_new, **_settings(found)})
+    if not is_new and not out.as_json:
         print_note(f"Queue {queue!r} was there already, with the settings shown")
 
 
 @command(app, "list")
-def list_queues(connection: Connected, *, as_json: Json = False) -> None:
+def list_queues(connection: Connected, out: Printed) -> None:
     """List all queues of the keyspace by name.
 
     Example:
@@ -110,17 +114,15 @@ def list_queues(connection: Connected, *, as_json: Json = False) -> None:
     """
     with connection.open() as client:
         found = client.queues()
-    if as_json:
-        print_json(*map(_info, found))
-    elif found:
-        rows = [
-            [one.name, show_time(time_of(one.created_us)), one.home_datacenter] for one in found
-        ]
-        print_rows(["QUEUE", "CREATED", "DATACENTER"], rows)
+    infos = list(map(_info, found))
+    if not out.as_json:
+        titles = {"queue": "queue", "created": "created_at", "datacenter": "home_datacenter"}
+        infos = [{title: one[name] for title, name in titles.items()} for one in infos]
+    out.all(infos)
 
 
 @command(app)
-def show(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+def show(queue: QueueName, connection: Connected, out: Printed) -> None:
     """Show the settings of a queue, and what is in it.
 
     Example:
@@ -129,7 +131,7 @@ def show(queue: QueueName, connection: Connected, *, as_json: Json = False) -> N
     with connection.open() as client:
         found = client.queue(queue)
         result = {**_settings(found), "stats": stats_of(found.stats())}
-    print_result(result, as_json=as_json)
+    out.result(result)
 
 
 @command(app)
@@ -137,9 +139,9 @@ def alter(
     queue: QueueName,
     connection: Connected,
     settings: Annotated[dict[str, Any], settings_flags(without=FIXED)],
+    out: Printed,
     *,
     reset: Annotated[list[str] | None, typer.Option(metavar="SETTING")] = None,
-    as_json: Json = False,
 ) -> None:
     """Change settings of a queue. Programs that have it open see them within ten seconds.
 
@@ -157,11 +159,11 @@ def alter(
             f"nothing to change in queue {queue!r}. Give a setting, or --reset SETTING"
         )
     with connection.open() as client:
-        print_result(_settings(client.alter_queue(queue, **changes)), as_json=as_json)
+        out.result(_settings(client.alter_queue(queue, **changes)))
 
 
 @command(app)
-def scheduled(queue: QueueName, connection: Connected, *, as_json: Json = False) -> None:
+def scheduled(queue: QueueName, connection: Connected, out: Printed) -> None:
     """Count the messages that are scheduled, by the hour in which they fall due.
 
     Example:
@@ -169,19 +171,16 @@ def scheduled(queue: QueueName, connection: Connected, *, as_json: Json = False)
     """
     with connection.open() as client:
         found = client.queue(queue).scheduled()
-    print_all(
+    out.all(
         [
             {"from": show_time(one.due_from), "priority": one.priority, "messages": one.messages}
             for one in found
-        ],
-        as_json=as_json,
+        ]
     )
 
 
 @command(app)
-def purge(
-    queue: QueueName, connection: Connected, *, yes: Yes = False, as_json: Json = False
-) -> None:
+def purge(queue: QueueName, connection: Connected, out: Printed, *, yes: Yes = False) -> None:
     """Drop all messages of a queue: visible, leased, delayed and dead.
 
     Example:
@@ -193,19 +192,19 @@ def purge(
         found = client.queue(queue)
         if not yes:
             ask(f"{_held(found.stats())} {question}")
-        print_result({"queue": queue, "purged": found.purge()}, as_json=as_json)
+        out.result({"queue": queue, "purged": found.purge()})
 
 
 @command(app)
 def delete(
     queue: QueueName,
     connection: Connected,
+    out: Printed,
     *,
     if_empty: bool = False,
     if_unused: bool = False,
     force: bool = False,
     yes: Yes = False,
-    as_json: Json = False,
 ) -> None:
     """Delete a queue with all it holds.
 
@@ -225,7 +224,7 @@ def delete(
                 question = f"{_held(client.queue(queue).stats())} {question}"
             ask(question)
         client.delete_queue(queue, force=force, if_empty=if_empty, if_unused=if_unused)
-    print_result({"queue": queue, "deleted": True}, as_json=as_json)
+    out.result({"queue": queue, "deleted": True})
 
 
 def stats_of(stats: QueueStats) -> dict[str, Any]:
@@ -322,18 +321,16 @@ def ask(question: str) -> None:
 
 COLUMNS = ("visible", "invisible", "delayed", "dead")
 
-SHORTEST_S = 0.1
-
 
 def watch(
     connection: Connected,
+    out: Printed,
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="QUEUE", autocompletion=queue_names)
     ] = None,
     *,
-    interval: Annotated[str, typer.Option(metavar="TIME")] = "1s",
+    interval: Annotated[float, Seconds(least=0.1)] = 1.0,
     count: Annotated[int | None, typer.Option(min=1)] = None,
-    as_json: Json = False,
 ) -> None:
     """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
 
@@ -345,64 +342,54 @@ def watch(
     Example:
         cassieq watch orders --interval 5s
     """
-    interval_s = seconds("--interval", interval) or 0
-    if interval_s < SHORTEST_S:
-        raise OptionInvalid(f"--interval is {interval}, allowed: {SHORTEST_S} s or more")
     clock = SystemClock()
-    is_table = not as_json and sys.stdout.isatty()
+    is_table = not out.as_json and sys.stdout.isatty()
     with connection.open() as client, Interrupt() as interrupt, _table(is_table) as live:
-        looker = _Looker(client, queues or [])
+        opened: dict[str, Queue] = {}
         looks = 0
         while not interrupt:
             try:
-                found = looker.look()
+                found = look(client, queues or [], opened)
             except CassieqError as error:
                 if not error.retriable:
                     raise
                 # An observer outlives what it observes: nodes come back.
-                print_error(error)
+                print_problem(error)
             else:
                 _show(found, live, show_time(time_of(clock.now_us())))
             looks += 1
             if looks == count:
                 break
             # Count from the end of a look: one that takes longer than the interval is no busy loop.
-            interrupt.pause_until(clock, clock.monotonic() + interval_s)
+            interrupt.pause_until(clock, clock.monotonic() + interval)
         interrupt.end(is_done=count is None or looks == count)
 
 
-class _Looker:
-    """The queues that are watched, opened once."""
+def look(client: Client, names: list[str], opened: dict[str, Queue]) -> dict[str, QueueStats]:
+    """Return the statistics of each queue; of all queues, those being deleted are left out.
 
-    def __init__(self, client: Client, names: list[str]) -> None:
-        self._client = client
-        self._names = names
-        self._opened: dict[str, Queue] = {}
-
-    def look(self) -> dict[str, QueueStats]:
-        """Return the statistics of each queue; of all queues, those being deleted are left out."""
-        found = {}
-        before, self._opened = self._opened, {}
-        for name in self._names or [one.name for one in self._client.queues()]:
-            try:
-                queue = before.get(name) or self._client.queue(name)
-                found[name] = queue.stats()
-            except (QueueDeleted, QueueNotFound):
-                if self._names:
-                    raise
-            else:
-                self._opened[name] = queue
-        return found
+    Args:
+        names: Empty: all queues.
+        opened: The queues of the look before; afterwards those of this one.
+    """
+    found = {}
+    before = opened.copy()
+    opened.clear()
+    for name in names or [one.name for one in client.queues()]:
+        try:
+            queue = before.get(name) or client.queue(name)
+            found[name] = queue.stats()
+        except (QueueDeleted, QueueNotFound):
+            if names:
+                raise
+        else:
+            opened[name] = queue
+    return found
 
 
-@contextmanager
-def _table(is_wanted: bool) -> Iterator[Live | None]:
-    if not is_wanted:
-        yield None
-        return
+def _table(is_wanted: bool) -> AbstractContextManager[Live | None]:
     # Nothing is drawn between looks: no thread draws an old look again.
-    with Live(console=Console(), auto_refresh=False) as live:
-        yield live
+    return Live(console=Console(), auto_refresh=False) if is_wanted else nullcontext()
 
 
 def _show(found: dict[str, QueueStats], live: Live | None, at: str | None) -> None:

@@ -11,19 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cassieq_spark.cli.exits import FAILED
-from cassieq_spark.cli.flags import Connected, queue_names
+from cassieq_spark.cli import flags, shell
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.output import (
-    Json,
-    cannot_write,
-    print_json,
-    print_problem,
-    print_result,
-    print_rows,
-    say,
-    working,
-)
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.repair import outcome
@@ -58,7 +47,7 @@ def write_report(path: str | None, report: Mapping[str, Any]) -> None:
     try:
         Path(path).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     except OSError as error:
-        raise cannot_write(f"--report {path}", error) from error
+        raise shell.cannot_write(f"--report {path}", error) from error
 
 
 def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None:
@@ -76,19 +65,19 @@ def write_metrics(path: str | None, report: RepairReport | VerifyReport) -> None
         half.write_text(outcome.as_text(), "utf-8")
         half.replace(path)
     except OSError as error:
-        raise cannot_write(f"--metrics-file {path}", error) from error
+        raise shell.cannot_write(f"--metrics-file {path}", error) from error
 
 
 def repair(
-    connection: Connected,
+    connection: flags.Connected,
     logs: Logged,
-    queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
+    out: shell.Printed,
+    queue: Annotated[str | None, typer.Argument(autocompletion=flags.queue_names)] = None,
     *,
     full: bool = False,
     dry_run: bool = False,
     verify: bool = False,
     metrics_file: Annotated[str | None, typer.Option(metavar="FILE")] = None,
-    as_json: Json = False,
 ) -> None:
     """Run a repair pass: finish what others left half-way, move dead messages, drop what is done.
 
@@ -110,7 +99,7 @@ def repair(
     check_metrics_file(metrics_file, is_whole=queue is None and not dry_run)
     found: RepairReport | VerifyReport
     what = f"{'Verifying' if verify else 'Repairing'} {queue or 'all queues'}"
-    with connection.open() as client, working(what) as work:
+    with connection.open() as client, shell.working(what) as work:
         told = work.on_progress
         found = (
             client.verify(queue, on_progress=told)
@@ -118,8 +107,8 @@ def repair(
             else client.repair(queue, full=full, dry_run=dry_run, on_progress=told)
         )
     write_metrics(metrics_file, found)
-    if show(found, as_json=as_json):
-        raise typer.Exit(FAILED)
+    if show(found, out):
+        raise typer.Exit(shell.FAILED)
 
 
 def only_one(flags: str, *are_given: bool) -> None:
@@ -148,9 +137,9 @@ def check_metrics_file(path: str | None, *, is_whole: bool) -> None:
 
 def show(
     found: RepairReport | VerifyReport,
+    out: shell.Out,
     *,
-    as_json: bool,
-    tell: Callable[[str], None] = print_problem,
+    tell: Callable[[str], None] = shell.print_problem,
 ) -> bool:
     """Print a report, and tell of problems; return whether a person must look."""
     report = found.to_dict()
@@ -162,11 +151,10 @@ def show(
         problems = [
             f"{one['queue']}: {problem}" for one in report["queues"] for problem in one["problems"]
         ]
-    if as_json:
-        print_json(report)
+    if out.as_json:
+        out.result(report)
     elif "findings" in report:
-        counts = {name: len(report[name]) for name in ("findings", "problems")}
-        print_result(report | counts, as_json=False)
+        out.result(report | {name: len(report[name]) for name in ("findings", "problems")})
     else:
         _show_queues(report)
     for problem in problems:
@@ -207,11 +195,11 @@ def _show_queues(report: dict[str, Any]) -> None:
     if not is_for_a_program():
         titles = [name for name in titles if any(one[name] for one in found)]
         if len(titles) <= 1:
-            say("repair: there was nothing to do")
-    print_rows(titles, [[one[name] for name in titles] for one in found])
+            shell.say("repair: there was nothing to do")
+    shell.print_rows(titles, [[one[name] for name in titles] for one in found])
     for name in report["deletions_finished"]:
-        say(f"finished the deletion of queue {name}")
+        shell.say(f"finished the deletion of queue {name}")
     if count := report["sinks_swept"]:
-        say(f"removed transactions of deleted queues: {count}")
+        shell.say(f"removed transactions of deleted queues: {count}")
     if count := report["swept_lanes"]:
-        say(f"swept deleted queues that something was written to late: {count}")
+        shell.say(f"swept deleted queues that something was written to late: {count}")

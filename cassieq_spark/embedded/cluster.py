@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from cassieq_spark.embedded import machine
 from cassieq_spark.embedded.config import DATACENTER, NodeConfig
-from cassieq_spark.embedded.disk import temporary, writes
-from cassieq_spark.embedded.jars import cassandra_jars
-from cassieq_spark.embedded.java import find_java
 from cassieq_spark.embedded.node import Installation, Node, boot, stop
-from cassieq_spark.embedded.ports import choose_ports
+from cassieq_spark.embedded.software import CASSANDRA, find_java, jars_of
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 
 MAX_NODES = 9
@@ -42,6 +40,11 @@ class EmbeddedCassandra:
         optimize: Whether the JVMs compile code a second time, and well. It pays where nodes work
             for longer than some minutes; until then it doubles their CPU time.
         start_timeout_s: The longest time for a node's boot, and then for the ring to see it.
+
+    Attributes:
+        nodes: Each node, with the same verbs; empty before the first ``start()``.
+        datacenter: The name of the only data centre, or of the first, where node 1 is.
+        data_dir: The directory where the nodes keep everything; None before the first ``start()``.
 
     Raises:
         OptionInvalid: ``nodes`` is out of range or too few for the data centres; or
@@ -82,6 +85,7 @@ class EmbeddedCassandra:
                 f"environment names nodes {sorted(self._environment)}, but the cluster has nodes "
                 f"1 to {nodes}"
             )
+        self.datacenter = datacenters[0]
         self._datacenters = tuple(datacenters)
         self._addresses = tuple(f"127.0.0.{number}" for number in range(1, nodes + 1))
         self._heap = heap or ("1g" if nodes == 1 else "768m")
@@ -90,13 +94,8 @@ class EmbeddedCassandra:
         self._settings = dict(settings or {})
         self._optimize = optimize
         self._start_timeout_s = start_timeout_s
-        self._data_dir: Path | None = None
-        self._nodes: tuple[Node, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Each node, with the same verbs; empty before the first ``start()``."""
-        return self._nodes
+        self.data_dir: Path | None = None
+        self.nodes: tuple[Node, ...] = ()
 
     @property
     def contact_points(self) -> str:
@@ -105,22 +104,12 @@ class EmbeddedCassandra:
         Raises:
             EmbeddedFailed: It was never started, so it has no ports.
         """
-        if not self._nodes:
+        if not self.nodes:
             raise EmbeddedFailed(
                 "an embedded Cassandra has no contact points before it is started. Call start(), "
                 "or use it as a context manager"
             )
-        return ",".join(node.contact_point for node in self._nodes)
-
-    @property
-    def datacenter(self) -> str:
-        """The name of the only data centre, or of the first, where node 1 is."""
-        return self._datacenters[0]
-
-    @property
-    def data_dir(self) -> Path | None:
-        """The directory where the nodes keep everything; None before the first ``start()``."""
-        return self._data_dir
+        return ",".join(node.contact_point for node in self.nodes)
 
     def __enter__(self) -> Self:
         self.start()
@@ -137,12 +126,12 @@ class EmbeddedCassandra:
             EmbeddedFailed: The jars could not be fetched, or a node did not start; with the end
                 of its log. No process that this call started is left behind.
         """
-        if not self._nodes:
-            self._nodes = self._create_nodes()
+        if not self.nodes:
+            self.nodes = self._create_nodes()
         try:
-            boot(node for node in self._nodes if not node.is_running)
+            boot(node for node in self.nodes if not node.is_running)
         except BaseException:
-            if not any(node.is_running for node in self._nodes):
+            if not any(node.is_running for node in self.nodes):
                 self._remove_temporary()
             raise
 
@@ -153,45 +142,45 @@ class EmbeddedCassandra:
             EmbeddedFailed: A node had to be killed. All are down even so.
         """
         try:
-            stop(self._nodes)
+            stop(self.nodes)
         finally:
             self._remove_temporary()
 
     def kill(self) -> None:
         """SIGKILL every node; the data stays, for ``start()``."""
-        for node in self._nodes:
+        for node in self.nodes:
             node.kill()
 
     def restart(self) -> None:
         """Stop the nodes that run, then start all on the same data and ports."""
-        stop(self._nodes)
+        stop(self.nodes)
         self.start()
 
     def pause(self) -> None:
         """SIGSTOP every node."""
-        for node in self._nodes:
+        for node in self.nodes:
             node.pause()
 
     def resume(self) -> None:
         """SIGCONT every node."""
-        for node in self._nodes:
+        for node in self.nodes:
             node.resume()
 
     def _create_nodes(self) -> tuple[Node, ...]:
         java = find_java()
         installation = Installation(
             java=java,
-            jars=cassandra_jars(java),
+            jars=jars_of(CASSANDRA, java),
             is_temporary=self._kept_dir is None,
             start_timeout_s=self._start_timeout_s,
         )
         kept = self._kept_dir
-        with writes(kept or temporary()):
+        with machine.writes(kept or machine.temporary()):
             if kept is not None:
                 kept.mkdir(parents=True, exist_ok=True)
-            ports = choose_ports(self._addresses, native=self._port, kept_in=kept)
+            ports = machine.choose_ports(self._addresses, native=self._port, kept_in=kept)
             root = kept or Path(tempfile.mkdtemp(prefix="cassieq-cassandra-"))
-        self._data_dir = root
+        self.data_dir = root
         configs = [
             NodeConfig(
                 directory=root / f"node{index + 1}",
@@ -213,8 +202,8 @@ class EmbeddedCassandra:
         )
 
     def _neighbours(self, address: str) -> Iterable[Node]:
-        return (node for node in self._nodes if node.address != address)
+        return (node for node in self.nodes if node.address != address)
 
     def _remove_temporary(self) -> None:
-        if self._kept_dir is None and self._data_dir is not None:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
+        if self._kept_dir is None and self.data_dir is not None:
+            shutil.rmtree(self.data_dir, ignore_errors=True)

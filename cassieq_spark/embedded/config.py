@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from cassieq_spark.embedded.disk import file_system
-from cassieq_spark.embedded.probe import answers_cql, answers_tls
+from cassieq_spark.embedded.machine import file_system
 
 CLUSTER_NAME = "cassieq-embedded"
 
@@ -102,19 +101,6 @@ class NodeConfig:
         return len(self.addresses) > 1
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether ``self.settings`` make the node refuse clients without TLS."""
-        options = self.settings.get("client_encryption_options")
-        return isinstance(options, dict) and bool(
-            options.get("enabled") and not options.get("optional")
-        )
-
-    def answers(self) -> bool:
-        """Whether CQL answers within a second."""
-        answers = answers_tls if self.is_encrypted else answers_cql
-        return answers(self.address, self.native_port)
-
-    @property
     def system_log(self) -> Path:
         """Cassandra's log."""
         return self.directory / "log" / "system.log"
@@ -157,32 +143,26 @@ class NodeConfig:
             "seed_provider": [
                 {
                     "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
-                    "parameters": [{"seeds": self._seeds()}],
+                    # All nodes: any can boot first, or all at once, without waiting for another.
+                    "parameters": [
+                        {"seeds": ",".join(f"{one}:{self.storage_port}" for one in self.addresses)}
+                    ],
                 }
             ],
             "listen_address": self.address,
             "rpc_address": self.address,
             "native_transport_port": self.native_port,
             "storage_port": self.storage_port,
-            **self._directories(),
-            **_SEMANTICS,
-            **_SIZES,
-            **_TIMEOUTS,
-            **self.settings,
-        }
-
-    def _seeds(self) -> str:
-        """All nodes: any of them can boot first, or all at once, without waiting for another."""
-        return ",".join(f"{address}:{self.storage_port}" for address in self.addresses)
-
-    def _directories(self) -> dict[str, object]:
-        return {
             "data_file_directories": [str(self.directory / "data")],
             "commitlog_directory": str(self.directory / "commitlog"),
             "saved_caches_directory": str(self.directory / "saved_caches"),
             "commitlog_disk_access_mode": self._commit_log_access(),
             "hints_directory": str(self.directory / "hints"),
             "cdc_raw_directory": str(self.directory / "cdc_raw"),
+            **_SEMANTICS,
+            **_SIZES,
+            **_TIMEOUTS,
+            **self.settings,
         }
 
     def _commit_log_access(self) -> str:
@@ -194,11 +174,6 @@ class NodeConfig:
         whole (probed). mmap pays for each fsync with page faults (ADR 1).
         """
         return "auto" if file_system(self.directory) in WRITES_WHOLE else "legacy"
-
-    def in_environment(self, command: list[str]) -> list[str]:
-        """The command with ``self.environment``, for itself alone: not for what supervises it."""
-        variables = [f"{name}={value}" for name, value in self.environment.items()]
-        return ["env", *variables, *command] if variables else command
 
     def jvm_arguments(self, jars: Path) -> list[str]:
         """Everything that follows ``java`` on the command line."""

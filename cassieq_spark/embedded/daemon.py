@@ -12,14 +12,10 @@ from pathlib import Path
 
 import platformdirs
 
+from cassieq_spark.embedded import machine, running
 from cassieq_spark.embedded.config import DATACENTER, NEEDED_BYTES, NodeConfig
-from cassieq_spark.embedded.disk import check_space, of_user, size_of, writes
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION, cassandra_jars
-from cassieq_spark.embedded.java import find_java
-from cassieq_spark.embedded.lock import Holder, holder_of, is_locked, record_holder, take_lock
 from cassieq_spark.embedded.node import STOP_TIMEOUT_S, await_cql
-from cassieq_spark.embedded.ports import check_ports, choose_ports
-from cassieq_spark.embedded.probe import NodeLog, answers_cql, becomes_true
+from cassieq_spark.embedded.software import CASSANDRA, CASSANDRA_VERSION, find_java, jars_of
 from cassieq_spark.errors import EmbeddedFailed
 
 _ADDRESS = "127.0.0.1"
@@ -50,15 +46,16 @@ def default_data_dir() -> Path:
     Raises:
         EmbeddedFailed: The user has no home directory.
     """
-    return of_user(platformdirs.user_data_path, otherwise="name a data directory") / "cassandra"
+    root = machine.of_user(platformdirs.user_data_path, otherwise="name a data directory")
+    return root / "cassandra"
 
 
 def status(data_dir: Path) -> DaemonStatus:
     """Look whether the node runs, and whether it answers CQL within a second."""
-    holder = holder_of(_directory(data_dir))
+    holder = running.holder_of(_directory(data_dir))
     if holder is None:
         return DaemonStatus(state=DaemonState.DOWN, data_dir=data_dir)
-    is_up = answers_cql(_ADDRESS, holder.port)
+    is_up = running.answers_cql(_ADDRESS, holder.port)
     return DaemonStatus(
         state=DaemonState.UP if is_up else DaemonState.NOT_ANSWERING,
         data_dir=data_dir,
@@ -88,56 +85,44 @@ def start(
         EmbeddedFailed: It did not start, with the end of its log; or it runs on another port; or
             the directory cannot be written.
     """
-    with writes(data_dir):
-        _directory(data_dir).mkdir(parents=True, exist_ok=True)
-    if not is_locked(_directory(data_dir)):  # a node that runs has its space
+    directory = _directory(data_dir)
+    with machine.writes(data_dir):
+        directory.mkdir(parents=True, exist_ok=True)
+    if not running.is_locked(directory):  # a node that runs has its space
         # A node that has run there finds its commit log, which it writes over.
-        need = NEEDED_BYTES - size_of(_directory(data_dir) / "commitlog")
-        check_space(data_dir, need, what="a Cassandra node")
+        need = NEEDED_BYTES - machine.size_of(directory / "commitlog")
+        machine.check_space(data_dir, need, what="a Cassandra node")
     java = find_java()
-    jars = cassandra_jars(java, on_fetch=on_step, on_bytes=on_bytes)
+    jars = jars_of(CASSANDRA, java, on_fetch=on_step, on_bytes=on_bytes)
     on_step(f"Starting Cassandra {CASSANDRA_VERSION} on {data_dir}")
-    with writes(data_dir):
-        return _start(
-            data_dir,
-            java=str(java.executable),
-            jars=jars,
-            port=port,
-            heap=heap,
-            start_timeout_s=start_timeout_s,
-        )
-
-
-def _start(
-    data_dir: Path, *, java: str, jars: Path, port: int, heap: str, start_timeout_s: float
-) -> DaemonStatus:
-    lock = take_lock(_directory(data_dir))
-    if lock is None:
-        return _join_running(data_dir, port, start_timeout_s)
-    try:
-        ports = choose_ports((_ADDRESS,), native=port, kept_in=data_dir)
-        config = NodeConfig(
-            directory=_directory(data_dir),
-            index=0,
-            addresses=(_ADDRESS,),
-            native_port=ports.native,
-            storage_port=ports.storage,
-            heap=heap,
-        )
-        check_ports(_ADDRESS, (ports.native, ports.storage))
-        config.write()
-        log = NodeLog(config)
-        log.mark_start()
-        process = _launch(config, [java, *config.jvm_arguments(jars)], lock)
-        record_holder(lock, Holder(pid=process.pid, port=port))
-    finally:
-        os.close(lock)
-    try:
-        await_cql(config, log, process, start_timeout_s)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+    with machine.writes(data_dir):
+        lock = running.take_lock(directory)
+        if lock is None:
+            return _join_running(data_dir, port, start_timeout_s)
+        try:
+            ports = machine.choose_ports((_ADDRESS,), native=port, kept_in=data_dir)
+            config = NodeConfig(
+                directory=directory,
+                index=0,
+                addresses=(_ADDRESS,),
+                native_port=ports.native,
+                storage_port=ports.storage,
+                heap=heap,
+            )
+            machine.check_ports(_ADDRESS, (ports.native, ports.storage))
+            config.write()
+            log = running.NodeLog(config)
+            log.mark_start()
+            process = _launch(config, [str(java.executable), *config.jvm_arguments(jars)], lock)
+            running.record_holder(lock, running.Holder(pid=process.pid, port=port))
+        finally:
+            os.close(lock)
+        try:
+            await_cql(config, log, process, start_timeout_s)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
     process.returncode = 0  # it is meant to outlive us: no ResourceWarning about that
     return status(data_dir)
 
@@ -148,13 +133,16 @@ def stop(data_dir: Path) -> bool:
     Raises:
         EmbeddedFailed: It had to be killed.
     """
-    holder = holder_of(_directory(data_dir))
+    holder = running.holder_of(_directory(data_dir))
     if holder is None:
         return False
     # Safe by pid: the lock is held, and only the JVM that is recorded in it can hold it.
     os.kill(holder.pid, signal.SIGTERM)
     os.kill(holder.pid, signal.SIGCONT)
-    if not _is_freed(data_dir):
+    is_freed = running.becomes_true(
+        lambda: not running.is_locked(_directory(data_dir)), limit_s=STOP_TIMEOUT_S
+    )
+    if not is_freed:
         os.kill(holder.pid, signal.SIGKILL)
         raise EmbeddedFailed(
             f"the node on {data_dir} did not stop within {STOP_TIMEOUT_S:g} s and was killed. "
@@ -178,7 +166,9 @@ def _launch(config: NodeConfig, command: list[str], lock: int) -> subprocess.Pop
 
 def _join_running(data_dir: Path, port: int, limit_s: float) -> DaemonStatus:
     """Wait for the running node; it may be booting just now, for another call."""
-    becomes_true(lambda: status(data_dir).state is not DaemonState.NOT_ANSWERING, limit_s=limit_s)
+    running.becomes_true(
+        lambda: status(data_dir).state is not DaemonState.NOT_ANSWERING, limit_s=limit_s
+    )
     found = status(data_dir)
     if found.state is DaemonState.DOWN:
         raise EmbeddedFailed(
@@ -196,10 +186,6 @@ def _join_running(data_dir: Path, port: int, limit_s: float) -> DaemonStatus:
             "for. Stop the node first, or name another data directory"
         )
     return found
-
-
-def _is_freed(data_dir: Path) -> bool:
-    return becomes_true(lambda: not is_locked(_directory(data_dir)), limit_s=STOP_TIMEOUT_S)
 
 
 def _directory(data_dir: Path) -> Path:

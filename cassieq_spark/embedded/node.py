@@ -12,21 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from cassieq_spark.embedded import supervisor
+from cassieq_spark.embedded import machine, running, supervisor
 from cassieq_spark.embedded.config import NodeConfig
-from cassieq_spark.embedded.java import Java
-from cassieq_spark.embedded.lock import (
-    Holder,
-    directory_in_use,
-    is_locked,
-    record_holder,
-    take_lock,
-)
-from cassieq_spark.embedded.ports import check_ports
-from cassieq_spark.embedded.probe import NodeLog
+from cassieq_spark.embedded.software import Java
 from cassieq_spark.errors import EmbeddedFailed
 
 #: Draining flushes every memtable: 3 s idle, 11 s for a ring on two cores, more on a slow disk.
@@ -59,9 +51,9 @@ class NodeProcess:
         supervised += ["--parent", str(os.getpid())]
         supervised += ["--remove", str(remove)] if remove else []
         supervised += ["--", *command]
-        lock = take_lock(config.directory)
+        lock = running.take_lock(config.directory)
         if lock is None:
-            raise EmbeddedFailed(directory_in_use(config.directory))
+            raise EmbeddedFailed(running.directory_in_use(config.directory))
         try:
             with config.console_log.open("wb") as console:
                 process = subprocess.Popen(
@@ -78,7 +70,7 @@ class NodeProcess:
                 process.communicate()
                 words = config.console_log.read_text(encoding="utf-8", errors="replace")
                 raise EmbeddedFailed(f"a node's supervisor ended at once. It said:\n{words}")
-            record_holder(lock, Holder(pid=int(line), port=config.native_port))
+            running.record_holder(lock, running.Holder(pid=int(line), port=config.native_port))
         finally:
             os.close(lock)
         return cls(process, int(line))
@@ -128,7 +120,7 @@ def _ends_first(
 
 def await_cql(
     config: NodeConfig,
-    log: NodeLog,
+    log: running.NodeLog,
     process: NodeProcess | subprocess.Popen[bytes],
     limit_s: float,
 ) -> None:
@@ -138,7 +130,11 @@ def await_cql(
         EmbeddedFailed: The JVM ended, or did not answer in time; with the end of its log.
     """
     problem = _ends_first(
-        process, config.answers, what="answered CQL", limit_s=limit_s, poll_s=_CQL_POLL_S
+        process,
+        partial(running.answers, config),
+        what="answered CQL",
+        limit_s=limit_s,
+        poll_s=_CQL_POLL_S,
     )
     if problem is not None:
         raise EmbeddedFailed(
@@ -158,7 +154,14 @@ class Installation:
 
 
 class Node:
-    """One JVM on one loopback address. Its verbs block until they have taken effect."""
+    """One JVM on one loopback address. Its verbs block until they have taken effect.
+
+    Attributes:
+        address: The loopback address.
+        port: The native protocol's port, the same on every node of a cluster.
+        contact_point: ``host:port``.
+        is_paused: Whether ``pause()`` was the last of its verbs.
+    """
 
     def __init__(
         self,
@@ -166,27 +169,15 @@ class Node:
         installation: Installation,
         neighbours: Callable[[], Iterable[Node]],
     ) -> None:
+        self.address = config.address
+        self.port = config.native_port
+        self.contact_point = f"{self.address}:{self.port}"
         self._config = config
         self._installation = installation
         self._neighbours = neighbours
         self._process: NodeProcess | None = None
         self.is_paused = False
-        self._log = NodeLog(config)
-
-    @property
-    def address(self) -> str:
-        """The loopback address."""
-        return self._config.address
-
-    @property
-    def port(self) -> int:
-        """The native protocol's port, the same on every node of a cluster."""
-        return self._config.native_port
-
-    @property
-    def contact_point(self) -> str:
-        """``host:port``."""
-        return f"{self.address}:{self.port}"
+        self._log = running.NodeLog(config)
 
     @property
     def pid(self) -> int | None:
@@ -201,15 +192,11 @@ class Node:
     @property
     def answers(self) -> bool:
         """Whether CQL answers within a second."""
-        return self._config.answers()
+        return running.answers(self._config)
 
     def log_tail(self) -> str:
         """The last lines that the node has logged since its last start."""
         return self._log.tail()
-
-    def log_position(self) -> int:
-        """The present end of the log, for ``sees_up(since=...)``."""
-        return self._log.position()
 
     def sees_up(self, other: Node, *, since: int = 0) -> bool:
         """Whether this node's gossip last called the other one up, after ``since`` in its log."""
@@ -265,21 +252,24 @@ class Node:
         if self.is_running:
             raise EmbeddedFailed(f"node {self.contact_point} is already running")
         config = self._config
-        if is_locked(config.directory):  # before its ports are found taken: this says more
-            raise EmbeddedFailed(directory_in_use(config.directory))
-        check_ports(config.address, (config.native_port, config.storage_port))
+        if running.is_locked(config.directory):  # before its ports are found taken: this says more
+            raise EmbeddedFailed(running.directory_in_use(config.directory))
+        machine.check_ports(config.address, (config.native_port, config.storage_port))
         config.write()
         self._log.mark_start()
         witnesses = {
-            node: node.log_position()
+            node: node._log.position()  # noqa: SLF001 - of the same class
             for node in self._neighbours()
             if node.is_running and not node.is_paused
         }
-        java, jars = self._installation.java, self._installation.jars
+        made = self._installation
+        command = [str(made.java.executable), *config.jvm_arguments(made.jars)]
+        variables = [f"{name}={value}" for name, value in config.environment.items()]
         self._process = NodeProcess.launch(
             config,
-            config.in_environment([str(java.executable), *config.jvm_arguments(jars)]),
-            remove=config.directory if self._installation.is_temporary else None,
+            # For the JVM alone: not for what supervises it.
+            ["env", *variables, *command] if variables else command,
+            remove=config.directory if made.is_temporary else None,
         )
         self.is_paused = False
         return witnesses

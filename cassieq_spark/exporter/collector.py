@@ -20,16 +20,17 @@ def registry_of(scanner: Scanner) -> CollectorRegistry:
     found = CollectorRegistry()
     ProcessCollector(registry=found)
     PlatformCollector(registry=found)
-    found.register(_Counters())
-    found.register(_Queues(scanner))
-    found.register(_Passes())
+    found.register(_Ours(scanner))
     return found
 
 
-class _Counters(Collector):
-    """The counters of `metrics`."""
+class _Ours(Collector):
+    """The counters of `metrics`, the passes of repair that this process ran, and the queues."""
 
-    def collect(self) -> Iterable[Metric]:
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
+
+    def collect(self) -> Iterator[Metric]:
         for counter in metrics.every_counter():
             name = metrics.PREFIX + counter.name
             if isinstance(counter, Counter):
@@ -39,34 +40,26 @@ class _Counters(Collector):
             for text, value in counter.values.items():
                 family.add_metric([text], value)
             yield family
+        for gauge, samples in {**self._of_scan(), **outcome.samples()}.items():
+            yield _gauge(gauge, samples)
 
-
-class _Passes(Collector):
-    """The last passes of repair that this process ran."""
-
-    def collect(self) -> Iterator[Metric]:
-        for family, known in outcome.samples().items():
-            yield _gauge(family, known)
-
-
-class _Queues(Collector):
-    """The figures of queues, in the process that leads; in the others only that they do not."""
-
-    def __init__(self, scanner: Scanner) -> None:
-        self._scanner = scanner
-
-    def collect(self) -> Iterator[Metric]:
+    def _of_scan(self) -> dict[Family, Samples]:
+        """The figures of queues, in the process that leads; in the others only that they do not."""
         self._scanner.note_scrape()
         scan = self._scanner.last
-        yield _gauge(metrics.SCAN_LEADER, [((), int(self._scanner.is_leader))])
+        leads: dict[Family, Samples] = {metrics.SCAN_LEADER: [((), int(self._scanner.is_leader))]}
         if scan is None:
-            return
-        yield _gauge(metrics.SCAN_AGE, [((), self._scanner.age_s(scan))])
-        yield _gauge(metrics.SCAN_DURATION, [((), scan.took_s)])
-        outcomes = {"counted": len(scan.queues), "unanswered": scan.unanswered}
-        yield _gauge(metrics.SCAN_QUEUES, [((word,), n) for word, n in outcomes.items()])
-        for family, samples in _of_queues(scan.queues).items():
-            yield _gauge(family, samples)
+            return leads
+        return {
+            **leads,
+            metrics.SCAN_AGE: [((), self._scanner.age_s(scan))],
+            metrics.SCAN_DURATION: [((), scan.took_s)],
+            metrics.SCAN_QUEUES: [
+                (("counted",), len(scan.queues)),
+                (("unanswered",), scan.unanswered),
+            ],
+            **_of_queues(scan.queues),
+        }
 
 
 def _of_queues(queues: Iterable[Counted]) -> dict[Family, Samples]:

@@ -12,11 +12,10 @@ import typer
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
-from cassieq_spark.cli.exits import FAILED, USAGE, exit_codes, run_job
 from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.output import print_error, print_problem, print_result
 from cassieq_spark.cli.repair import check_report_file, is_for_a_program, write_report
+from cassieq_spark.cli.shell import FAILED, USAGE, Out, exit_codes, print_problem, run_job
 from cassieq_spark.options import parse_connection, queue_name
 from cassieq_spark.spark.jobs.redrive import redrive_where
 
@@ -68,12 +67,12 @@ def redrive(
                 is_dry_run=dry_run,
             )
         except PySparkException as error:
-            print_error(error)
+            print_problem(error)
             raise typer.Exit(USAGE if isinstance(error, AnalysisException) else FAILED) from error
         for problem in done.problems:
             print_problem(problem)
         write_report(report, done.to_dict())
-        print_result(done.to_dict(), as_json=is_for_a_program())
+        Out(as_json=is_for_a_program()).result(done.to_dict())
     if done.problems:
         raise typer.Exit(FAILED)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cassieq_spark.cli.exits import FAILED, ended_by, exit_codes, run_job
-from cassieq_spark.cli.flags import ConnectionGiven, Time, command
+from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged, Logs
-from cassieq_spark.cli.output import print_note, print_problem
 from cassieq_spark.cli.repair import (
     changed,
     check_metrics_file,
@@ -24,6 +22,15 @@ from cassieq_spark.cli.repair import (
     show,
     write_metrics,
     write_report,
+)
+from cassieq_spark.cli.shell import (
+    FAILED,
+    Out,
+    ended_by,
+    exit_codes,
+    print_note,
+    print_problem,
+    run_job,
 )
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
@@ -59,7 +66,7 @@ def repair(
     *,
     queue: list[str] | None = None,
     once: bool = False,
-    interval: Time = None,
+    interval: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     full: bool = False,
     dry_run: bool = False,
     verify: bool = False,
@@ -119,7 +126,7 @@ def repair(
 def _show(found: RepairReport | VerifyReport, logs: Logs | None) -> bool:
     if logs is None or isinstance(found, VerifyReport):
         tell = print_problem if logs is None else logs.problem
-        return show(found, as_json=is_for_a_program(), tell=tell)
+        return show(found, Out(as_json=is_for_a_program()), tell=tell)
     if told := changed(found):
         event(_logger, "repair_changed", what=told)
     for problem in found.problems:

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 import cassieq_spark as cassieq
-from cassieq_spark.cli.exits import run_job
 from cassieq_spark.cli.flags import command
 from cassieq_spark.cli.logs import Logged
+from cassieq_spark.cli.shell import run_job
 
 job = typer.Typer(add_completion=False)
 

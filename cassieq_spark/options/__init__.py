@@ -6,14 +6,17 @@ option, add its row, which is a field of the value that it is parsed into.
 
 from __future__ import annotations
 
-from cassieq_spark.options.of_connection import ConnectionArguments, ConnectionOptions, by_option
-from cassieq_spark.options.of_spark import (
+from cassieq_spark.options.option import (
+    ConnectionArguments,
+    ConnectionOptions,
+    Option,
     QueueSelection,
     ReadOptions,
+    Scope,
     SinkOptions,
     SourceOptions,
+    by_option,
 )
-from cassieq_spark.options.option import Option, Scope
 from cassieq_spark.options.parse import (
     OPTIONS,
     QueueSettings,

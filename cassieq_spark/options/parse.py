@@ -21,33 +21,29 @@ from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import MAX_LANES, MAX_PRIORITIES, MAX_SHARDS
 from cassieq_spark.options import values
-from cassieq_spark.options.of_connection import (
-    CONNECTION,
-    ConnectionOptions,
-    Login,
-    TlsOptions,
-)
-from cassieq_spark.options.of_spark import (
-    FORMATS,
-    SPARKS_OWN,
-    VIEWS_OF_MANY,
-    ReadOptions,
-    SinkOptions,
-    SourceOptions,
-    select,
-)
 from cassieq_spark.options.option import (
+    CONNECTION,
     ENV_PREFIX,
+    FORMATS,
     FOUR_HUNDRED_DAYS_S,
     QUEUE,
     READING,
+    SPARKS_OWN,
     THIRTY_DAYS_S,
+    VIEWS_OF_MANY,
+    ConnectionOptions,
+    Login,
     Option,
+    ReadOptions,
     Scope,
+    SinkOptions,
+    SourceOptions,
+    TlsOptions,
     did_you_mean,
     nearest,
     row,
     rows_of,
+    select,
 )
 from cassieq_spark.options.values import NotAllowed, Values
 
@@ -293,19 +289,20 @@ def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
     """Parse the options of ``readStream``; raises as `parse_connection`."""
-    arguments = _by_option(given, Scope.SOURCE)
-    found = _filled(arguments, Scope.SOURCE, unless={"queue"})
-    queues = select(found, arguments.keys(), Scope.SOURCE.value)
-    return _filled_in(SourceOptions, found, queues=queues)
+    return _reading(SourceOptions, given, Scope.SOURCE)
 
 
 def parse_read(given: Mapping[str, Any]) -> ReadOptions:
     """Parse the options of ``read``; raises as `parse_connection`."""
-    arguments = _by_option(given, Scope.READ)
-    found = _filled(arguments, Scope.READ, unless={"queue"})
-    may_be_all = found["view"] in VIEWS_OF_MANY
-    queues = select(found, arguments.keys(), Scope.READ.value, may_be_all=may_be_all)
-    return _filled_in(ReadOptions, found, queues=queues)
+    return _reading(ReadOptions, given, Scope.READ)
+
+
+def _reading(kind: type[T], given: Mapping[str, Any], scope: Scope) -> T:
+    arguments = _by_option(given, scope)
+    found = _filled(arguments, scope, unless={"queue"})
+    may_be_all = found.get("view") in VIEWS_OF_MANY
+    queues = select(found, arguments.keys(), scope.value, may_be_all=may_be_all)
+    return _filled_in(kind, found, queues=queues)
 
 
 def parse_view(given: Mapping[str, Any]) -> str:
@@ -354,20 +351,11 @@ def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
 
 
 def _login(found: Mapping[str, Any]) -> Login | None:
+    _needs(found, "password", "username", "nobody can log in with a password alone")
+    in_safety = "the variable CASSIEQ_PASSWORD keeps a password out of your code"
+    _needs(found, "username", "password", in_safety)
     username, password = found["username"], found["password"]
-    if username is None and password is None:
-        return None
-    if username is None:
-        raise OptionInvalid(
-            "option 'password' is set, but 'username' is not: nobody can log in with a password "
-            "alone. Set both, or neither"
-        )
-    if password is None:
-        raise OptionInvalid(
-            f"option 'username' is {username!r}, but 'password' is not set. Set both, or neither. "
-            "The variable CASSIEQ_PASSWORD keeps the password out of your code"
-        )
-    return Login(username=username, password=password)
+    return None if username is None else Login(username=username, password=password)
 
 
 def _tls(found: Mapping[str, Any]) -> TlsOptions | None:

@@ -68,7 +68,7 @@ class Portal:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        log.defer_here()
+        log.deferred.begin()
         try:
             while True:
                 # A task that ends with one of these raises it here, too, as if this were the main
@@ -124,7 +124,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     try:
         _submit(work, caller)
         caller.serve()
-        log.write_deferred()
+        log.deferred.write()
         return caller.result()  # type: ignore[no-any-return]  # of the coroutine
     except BaseException:
         _leave(work, caller)
@@ -142,7 +142,7 @@ async def asked(work: Coroutine[Any, Any, T]) -> T:
     try:
         _submit(work, caller)
         await caller.answered
-        log.write_deferred()
+        log.deferred.write()
         return caller.result()  # type: ignore[no-any-return]  # of the coroutine
     except BaseException as error:
         _leave(work, caller)

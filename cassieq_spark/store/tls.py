@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid, TlsFailed
 from cassieq_spark.options import ConnectionOptions
-from cassieq_spark.options.of_connection import TlsOptions
+from cassieq_spark.options.option import TlsOptions
 
 _LOOK_S: Final = 3.0
 """The timeout of each probe of one node after a connection has failed."""

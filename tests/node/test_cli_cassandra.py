@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from cassieq_spark.embedded.ports import choose_ports
-from cassieq_spark.embedded.probe import answers_cql
+from cassieq_spark.embedded.machine import choose_ports
+from cassieq_spark.embedded.running import answers_cql
 from cassieq_spark.testing import wait_until
 from tests.fixtures.processes import has_ended
 

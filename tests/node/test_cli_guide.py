@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.exits import EXIT_CODES
+from cassieq_spark.cli.shell import EXIT_CODES
 from tests.fixtures.commands import CASSIEQ
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.embedded.ports import choose_ports
+from cassieq_spark.embedded.machine import choose_ports
 from cassieq_spark.entropy import new_uuid
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine, end

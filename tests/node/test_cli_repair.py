@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.cli.repair import show
+from cassieq_spark.cli.shell import Out
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
@@ -79,7 +80,7 @@ def test_a_verify_finds_nothing_or_ends_with_exit_code_1(cli: CommandLine, door:
 def test_a_verify_that_could_not_look_everywhere_says_so_and_fails(
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert show(VerifyReport(problems=["bucket 7 of queue 'q': no quorum"]), as_json=as_json)
+    assert show(VerifyReport(problems=["bucket 7 of queue 'q': no quorum"]), Out(as_json=as_json))
     said = capsys.readouterr()
     assert "bucket 7 of queue 'q': no quorum" in said.err
     assert "problems" in said.out

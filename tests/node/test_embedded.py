@@ -10,8 +10,8 @@ import pytest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import DCAwareRoundRobinPolicy
 
-from cassieq_spark.embedded.jars import CASSANDRA_VERSION
-from cassieq_spark.embedded.lock import is_locked
+from cassieq_spark.embedded.running import is_locked
+from cassieq_spark.embedded.software import CASSANDRA_VERSION
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.processes import has_ended

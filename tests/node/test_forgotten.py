@@ -12,7 +12,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
-from cassieq_spark.cli.queue import _Looker
+from cassieq_spark.cli.queue import look
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, QueueNotFound, StoreTimeout
 from cassieq_spark.exporter.scan import Scanner
@@ -273,11 +273,11 @@ def test_a_watch_of_all_queues_forgets_those_that_are_gone(
     names = named(own, queue_name, 2)
     listed = [one for one in own.queues() if one.name in names]
     monkeypatch.setattr(own, "queues", lambda: listed)
-    looker = _Looker(own, [])
-    assert names == list(looker.look())
+    opened: dict[str, cassieq.Queue] = {}
+    assert names == list(look(own, [], opened))
     own.delete_queue(names[0])
     del listed[0]
-    assert names[1:] == list(looker.look()) == list(looker._opened)
+    assert names[1:] == list(look(own, [], opened)) == list(opened)
 
 
 def test_a_query_forgets_the_counts_of_queues_that_left_it(open_door: OpenDoor) -> None:

@@ -15,7 +15,7 @@ from cassandra.policies import DCAwareRoundRobinPolicy
 import cassieq_spark as cassieq
 from cassieq_spark.errors import AuthenticationRefused, CassieqError, StoreUnavailable, TlsFailed
 from cassieq_spark.options import ConnectionOptions
-from cassieq_spark.options.of_connection import Login
+from cassieq_spark.options.option import Login
 from cassieq_spark.options.values import Secret
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.settings import GatewaySettings

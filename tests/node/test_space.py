@@ -14,9 +14,8 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.embedded.config import EXPORTS, OPENS
-from cassieq_spark.embedded.jars import cassandra_jars
-from cassieq_spark.embedded.java import find_java
-from cassieq_spark.embedded.ports import choose_ports
+from cassieq_spark.embedded.machine import choose_ports
+from cassieq_spark.embedded.software import CASSANDRA, find_java, jars_of
 from cassieq_spark.queue.fetch import fetch
 from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
@@ -51,7 +50,7 @@ class Node:
                 *(f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS),
                 *(f"--add-opens={name}=ALL-UNNAMED" for name in OPENS),
                 "-cp",
-                f"{cassandra_jars(java)}/*",
+                f"{jars_of(CASSANDRA, java)}/*",
                 "org.apache.cassandra.tools.NodeTool",
                 "-p",
                 str(self._jmx_port),

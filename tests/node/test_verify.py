@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.cli.repair import show
+from cassieq_spark.cli.shell import Out
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.bucket import SinkRef
 from cassieq_spark.model.ids import BucketNo, Runs
@@ -182,10 +183,10 @@ def test_a_finding_is_shown_with_as_much_of_its_place_as_is_known(
 ) -> None:
     places = [("q", 3), ("q", None), ("", None)]
     found = [Finding(queue=queue, kind="k", bucket=at, what="w") for queue, at in places]
-    assert show(VerifyReport(findings=found), as_json=True)
+    assert show(VerifyReport(findings=found), Out(as_json=True))
     assert ["k: queue 'q', bucket 3: w", "k: queue 'q': w", "k: w"] == [
         line.rpartition("cassieq: ")[2] for line in capsys.readouterr().err.splitlines()
     ]
     one = Finding(queue="q", kind="k", bucket=3, what="w", lane="1-2")
-    assert show(VerifyReport(findings=[one]), as_json=False)
+    assert show(VerifyReport(findings=[one]), Out(as_json=False))
     assert "k: queue 'q', lane 1-2, bucket 3: w" in " ".join(capsys.readouterr().err.split())

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from cassieq_spark.embedded.jars import Program, jars_of
-from cassieq_spark.embedded.java import find_java
+from cassieq_spark.embedded.software import Program, find_java, jars_of
 from cassieq_spark.errors import CassieqError
 
 if TYPE_CHECKING:

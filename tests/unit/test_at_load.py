@@ -60,7 +60,7 @@ def test_a_view_of_all_queues_needs_no_queue() -> None:
         ({**HERE, "queues": "a, b"}, OptionInvalid, "options 'queue' and 'queues'"),
         ({"contactpoints": "127.0.0.1"}, OptionInvalid, "option 'queue' of the cassieq source"),
         ({"queue": "orders"}, OptionInvalid, "option 'contactPoints' of the cassieq source"),
-        ({**HERE, "password": "p"}, OptionInvalid, "option 'password' is set, but 'username' is"),
+        ({**HERE, "password": "p"}, OptionInvalid, "option 'password' is ***, but 'username' is"),
         ({**HERE, "path": "orders"}, OptionInvalid, "option 'path' is 'orders', but a path means"),
         ({**HERE, "paths": '["a"]'}, OptionInvalid, "option 'paths' is '[\"a\"]', but a path"),
     ],

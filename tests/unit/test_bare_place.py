@@ -125,8 +125,8 @@ def test_a_command_that_needs_a_home_says_so(words: tuple[str, ...], needs: str)
 def test_an_embedded_node_says_which_folder_it_needs() -> None:
     tell = """
 import sys
-from cassieq_spark.embedded.ports import choose_ports
-from cassieq_spark.embedded.jars import CASSANDRA, jars_of
+from cassieq_spark.embedded.machine import choose_ports
+from cassieq_spark.embedded.software import CASSANDRA, jars_of
 from cassieq_spark.errors import EmbeddedFailed
 from pathlib import Path
 

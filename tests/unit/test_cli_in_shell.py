@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.output import in_shell, print_error
+from cassieq_spark.cli.shell import in_shell, print_problem
 from cassieq_spark.errors import QueueNotFound
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cassieq_spark"
@@ -102,7 +102,7 @@ def test_all_else_stays_as_it_is(text: str) -> None:
 
 
 def test_an_error_is_printed_in_the_words_of_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    print_error(QueueNotFound("there is no queue 'q'. Create it with client.create_queue('q')"))
+    print_problem(QueueNotFound("there is no queue 'q'. Create it with client.create_queue('q')"))
     assert (
         "[cassieq:queue_not_found] there is no queue 'q'. Create it with cassieq queue create q\n"
     ) == capsys.readouterr().err

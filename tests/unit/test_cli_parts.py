@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.progress import Progress
 
-from cassieq_spark.cli.exits import Interrupt, exit_codes
 from cassieq_spark.cli.load import MOST_BEHIND_S, Load
 from cassieq_spark.cli.messages import batches, get_unless
-from cassieq_spark.cli.output import Work, print_result, print_rows, show_text
 from cassieq_spark.cli.repair import show
+from cassieq_spark.cli.shell import Interrupt, Out, Work, exit_codes, print_rows, show_text
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import BodyInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
@@ -98,7 +97,7 @@ def test_a_result_is_names_and_values_without_the_empty_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = {"a": 1, "none": None, "inner": {"long": 0.5}, "list": ["x", "y"]}
-    print_result(result, as_json=False)
+    Out(as_json=False).result(result)
     assert "a           1\ninner.long  0.5\nlist        x, y\n" == capsys.readouterr().out
 
 
@@ -296,18 +295,18 @@ def test_a_person_sees_what_a_repair_did_as_a_table_and_a_program_every_column(
     done = [QueueRepair(queue="orders", dropped=12), QueueRepair(queue="mail", sinks_ended=1)]
     report = RepairReport(queues=done)
 
-    assert not show(RepairReport(sinks_swept=2, swept_lanes=3), as_json=False)
+    assert not show(RepairReport(sinks_swept=2, swept_lanes=3), Out(as_json=False))
     assert ["2", "3"] == [
         line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()[1:]
     ]
 
-    assert not show(report, as_json=False)
+    assert not show(report, Out(as_json=False))
     titles, *rows = capsys.readouterr().out.splitlines()
     assert {"queue", "moved_dead", "dropped"} <= set(titles.split())
     assert ["orders", "mail"] == [row.split()[0] for row in rows]
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert not show(report, as_json=False)
+    assert not show(report, Out(as_json=False))
     table = capsys.readouterr().out
     assert "moved_dead" not in table
     assert [["orders", "0", "12"], ["mail", "1", "0"]] == [

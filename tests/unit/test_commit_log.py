@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.embedded import config
-from cassieq_spark.embedded.disk import file_system
+from cassieq_spark.embedded.machine import file_system
 
 SHM = Path("/dev/shm")  # noqa: S108 - it is asked, and not written to
 

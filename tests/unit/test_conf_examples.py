@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from cassieq_spark.cli.flags import connection_given, flag_of
-from cassieq_spark.options.of_connection import CONNECTION
+from cassieq_spark.options.option import CONNECTION
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "conf" / "repair"

@@ -21,7 +21,7 @@ from cassieq_spark.options import (
     parse_sink,
     parse_source,
 )
-from cassieq_spark.options.of_connection import Login, TlsOptions
+from cassieq_spark.options.option import Login, TlsOptions
 from cassieq_spark.options.values import Secret
 from cassieq_spark.store import tls
 from tests.fixtures.certificates import Authority
@@ -173,7 +173,7 @@ def test_connection_options_are_taken_wherever_there_is_a_connection() -> None:
     ("given", "says"),
     [
         ({"username": "billing"}, r"'username' is 'billing', but 'password' is not set"),
-        ({"password": PASSWORD}, r"'password' is set, but 'username' is not"),
+        ({"password": PASSWORD}, r"'password' is \*\*\*, but 'username' is not set"),
         ({"sslCertFile": "c.pem"}, r"'sslCertFile' is 'c\.pem', but 'sslCaFile' is not set"),
         (
             {"sslCaFile": "ca.pem", "sslKeyFile": "c.key"},

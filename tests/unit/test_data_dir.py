@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.embedded import disk
+from cassieq_spark.embedded import machine
 from cassieq_spark.embedded.config import NEEDED_BYTES
-from cassieq_spark.embedded.disk import check_space, size_of
-from cassieq_spark.embedded.jars import CASSANDRA
+from cassieq_spark.embedded.machine import check_space, size_of
+from cassieq_spark.embedded.software import CASSANDRA
 from cassieq_spark.errors import DiskFull
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets the free space of every disk: no test may fill a real one."""
 
     def set_free(size: int) -> None:
-        monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: Usage(1 << 40, 0, size))
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: Usage(1 << 40, 0, size))
 
     return set_free
 

@@ -23,7 +23,7 @@ from cassieq_spark.model.bucket import Bucket, Returned, Status
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, QueueName, Runs
 from cassieq_spark.options import QueueSelection, ReadOptions
-from cassieq_spark.options.of_spark import VIEWS_OF_MANY
+from cassieq_spark.options.option import VIEWS_OF_MANY
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of, lanes_of
 from cassieq_spark.queue.inspect import facts, stats

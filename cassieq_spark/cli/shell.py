@@ -1,8 +1,9 @@
-"""Print what commands say: results on standard output, all else on standard error.
+"""Speak to a shell: results, errors, progress, signals, and the exit code at the end.
 
-Errors of the library speak Python: they name calls (``client.create_queue('orders')``), options
-(``option 'keyspace' of connect()``) and arguments (``delay is 'x'``). Whoever works in a shell
-types none of these, so errors are printed in the words of a shell.
+Results go to standard output, all else to standard error. Errors of the library speak Python: they
+name calls (``client.create_queue('orders')``), options (``option 'keyspace' of connect()``) and
+arguments (``delay is 'x'``). Whoever works in a shell types none of these, so errors are printed in
+the words of a shell.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import io
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, Final, TextIO
+from dataclasses import dataclass
+from types import FrameType
+from typing import Annotated, Any, Final, Self, TextIO
 
 import typer
 from rich.console import Console
@@ -23,9 +27,11 @@ from rich.progress import BarColumn, SpinnerColumn, TaskID, TextColumn, TimeElap
 from rich.progress import Progress as Shown
 from rich.table import Column, Table
 from rich.text import Text
+from typer.core import TyperGroup
 
-from cassieq_spark.cli.flags import SHELL_NAMES
-from cassieq_spark.errors import OutputFailed
+from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name
+from cassieq_spark.clock import Clock
+from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 from cassieq_spark.repair.progress import Progress
 
 _CALLS: Final = (
@@ -63,25 +69,12 @@ _CALLS: Final = (
     (r"seconds, timedelta, or text", "seconds, or text"),
 )
 
-_ARGUMENTS: Final = {
-    "consumer": "--consumer",
-    "dedup_key": "--dedup-key",
-    "delay": "--delay",
-    "max_messages": "--max",
-    "group": "--group",
-    "key": "--key",
-    "message_id": "--message-id",
-    "priority": "--priority",
-    "priority_at_least": "--priority-at-least",
-    "tag": "--tag",
-    "to": "--to",
-    "ttl": "--ttl",
-    "visibility_timeout": "--visibility-timeout",
-    "wait": "--wait",
-}
+_FIRST: Final = re.compile(
+    r"^(\[cassieq:\w+\] )(consumer|dedup_key|delay|group|key|max_messages|message_id|priority|"
+    r"priority_at_least|tag|to|ttl|visibility_timeout|wait) is "
+)
 """Arguments that commands pass on as they were given. An error about one begins with its name."""
 
-_FIRST: Final = re.compile(rf"^(\[cassieq:\w+\] )({'|'.join(_ARGUMENTS)}) is ")
 _OPTION: Final = re.compile(
     r"option '(\w+)'(?: of (?:connect|create_queue)\(\))?"
     r"|(?<=but )'(\w+)'(?= is not set)"
@@ -93,7 +86,10 @@ def in_shell(text: str) -> str:
     """Replace calls, options and arguments of Python by the commands and flags that do the same."""
     for python, shell in _CALLS:
         text = re.sub(python, shell, text)
-    text = _FIRST.sub(lambda found: f"{found[1]}{_ARGUMENTS[found[2]]} is ", text)
+    text = _FIRST.sub(
+        lambda found: f"{found[1]}{flag_name(found[2].removesuffix('_messages'))} is ",  # --max
+        text,
+    )
     return _OPTION.sub(
         lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
     )
@@ -102,40 +98,56 @@ def in_shell(text: str) -> str:
 WIDEST: Final = 1_000_000
 """The columns of a line that goes to a program: it is never folded."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
-
-
-def print_result(result: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one result: a line of JSON, or names and values without the empty ones."""
-    if as_json:
-        print_json(result)
-        return
-    shown = {name: value for name, value in _flat(result).items() if value not in (None, "")}
-    width = max(map(len, shown), default=0) + 2
-    say(*(f"{name:<{width}}{value}" for name, value in shown.items()))
-
 
 def print_json(*results: Mapping[str, Any]) -> None:
     """Print JSON lines and write them at once, so that the reader of a pipe need not wait."""
     say(*map(json.dumps, results))
 
 
-def print_all(
-    results: Sequence[Mapping[str, Any]],
-    *,
-    as_json: bool,
-    show: Callable[[Any], object] = lambda value: "" if value is None else value,
-) -> None:
-    """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Out:
+    """How a command prints its results: as JSON, one object a line, or for people."""
 
-    Args:
-        show: Makes a cell of a value.
-    """
-    if as_json:
-        print_json(*results)
-    elif results:
-        titles = [name.upper().replace("_", " ") for name in results[0]]
-        print_rows(titles, [list(map(show, one.values())) for one in results])
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = (
+        False
+    )
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Print one result: a line of JSON, or names and values without the empty ones."""
+        if self.as_json:
+            print_json(result)
+            return
+        shown = {name: value for name, value in _flat(result).items() if value not in (None, "")}
+        width = max(map(len, shown), default=0) + 2
+        say(*(f"{name:<{width}}{value}" for name, value in shown.items()))
+
+    def lines(self, results: Iterable[Mapping[str, Any]], texts: Iterable[str]) -> None:
+        """Print a line for each result: its JSON, or its text."""
+        if self.as_json:
+            print_json(*results)
+        else:
+            say(*texts)
+
+    def all(
+        self,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        show: Callable[[Any], object] = lambda value: "" if value is None else value,
+    ) -> None:
+        """Print results of one kind: lines of JSON, or a table; nothing if there are none.
+
+        Args:
+            show: Makes a cell of a value.
+        """
+        if self.as_json:
+            print_json(*results)
+        elif results:
+            titles = [name.upper().replace("_", " ") for name in results[0]]
+            print_rows(titles, [list(map(show, one.values())) for one in results])
+
+
+Printed = Annotated[Out, Flags.of(Out)]
+"""How a command prints its results, by one flag."""
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -158,14 +170,9 @@ def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     say(*(line.rstrip() for line in drawn.get().rstrip("\n").split("\n")))
 
 
-def print_error(error: BaseException) -> None:
-    """Print the error's own words, plain: they name paths and hold log lines."""
-    print_problem(str(error))
-
-
-def print_problem(text: str) -> None:
-    """Print what went wrong, in the words of a shell."""
-    print_note(in_shell(text))
+def print_problem(problem: object) -> None:
+    """Print an error or another problem in the words of a shell, and plain: it may hold paths."""
+    print_note(in_shell(str(problem)))
 
 
 def print_note(text: str) -> None:
@@ -313,3 +320,140 @@ def working(what: str) -> Iterator[Work]:
     )
     with shown:
         yield Work(shown, shown.add_task(show_text(what), total=None, at=""), what)
+
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOTHING: Final = 3
+"""The command asked for messages, and there were none, or fewer than it asked for."""
+
+OF_SIGNAL: Final = 128
+"""Shells count from here: 130 after Ctrl-C, 141 if nobody reads standard output any more."""
+
+EXIT_CODES: Final[dict[int, str]] = {
+    0: "done",
+    FAILED: "failed: the error is on standard error, with its code in brackets; `ack`: a receipt "
+    "was stale or invalid, or its outcome is unknown; `repair` and `redrive`: something could not "
+    "be done; `purge`, `delete` and `redrive`: you said no",
+    USAGE: "usage: an unknown flag or option, or a value that is not allowed; nothing was done",
+    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `consume` found "
+    "fewer than `--count`",
+    OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
+    OF_SIGNAL + signal.SIGPIPE: "the reader of standard output has gone away",
+    OF_SIGNAL + signal.SIGTERM: "terminated before it was done",
+}
+"""The meaning of each code, for the guide; a test compares them."""
+
+SLICE_S: Final = 0.1
+"""How soon a pause notices a signal."""
+
+
+class Commands(TyperGroup):
+    """A command group whose errors are exit codes, however it is called."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with exit_codes():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Report the error that ends the block, and exit with its code."""
+    try:
+        yield
+    except (CassieqError, BrokenPipeError) as error:
+        raise typer.Exit(ended_by(error)) from error
+    except KeyboardInterrupt as error:
+        # Only that of `Interrupt` names a signal, which may be another than Ctrl-C.
+        raise typer.Exit(OF_SIGNAL + next(iter(error.args), signal.SIGINT)) from error
+
+
+def run_job(job: typer.Typer, arguments: Sequence[str] | None) -> int:
+    """Run a program that has one command, with the arguments of this process or others.
+
+    Returns:
+        Its exit code.
+    """
+    try:
+        job(args=arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+@contextmanager
+def extra(name: str, user: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+    """Say how to install what a command needs, if an import in the block fails.
+
+    Args:
+        name: The extra of this package that has it.
+        user: What needs it, as a subject with its verb.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise kind(
+            f"package {error.name!r} is not installed, and {user} it. Run: "
+            f"pip install 'cassieq_spark[{name}]'"
+        ) from error
+
+
+def ended_by(error: CassieqError | OSError, tell: Callable[[str], None] = print_problem) -> int:
+    """Report what has ended a command, and return its exit code.
+
+    Args:
+        error: An OSError comes from standard output itself.
+        tell: Prints it on standard error.
+    """
+    if isinstance(error, BrokenPipeError):
+        silence(sys.stdout)
+        return OF_SIGNAL + signal.SIGPIPE
+    said = cannot_write("standard output", error) if isinstance(error, OSError) else error
+    if isinstance(said, OutputFailed):
+        silence(sys.stdout)
+    tell(str(said))
+    return USAGE if isinstance(said, UsageError) else FAILED
+
+
+class Interrupt:
+    """SIGINT and SIGTERM as a flag, while a command holds leases.
+
+    An exception in the middle of a get would lose the receipts of what it had just claimed, and
+    with them the means to give it back. A second signal is that exception: the user insists.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a signal came."""
+        return self.number is not None
+
+    def __enter__(self) -> Self:
+        """Install the signal handlers."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Restore the former handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def pause_until(self, clock: Clock, moment_s: float) -> None:
+        """Return at a monotonic moment, or when a signal comes."""
+        # Not Event.wait: a handler that sets an event while its waiter holds the lock hangs.
+        while not self and (left_s := moment_s - clock.monotonic()) > 0:
+            clock.wait(min(left_s, SLICE_S))
+
+    def end(self, *, is_done: bool) -> None:
+        """Exit with the signal's code, if one came before the command was done."""
+        if self.number is not None and not is_done:
+            raise typer.Exit(OF_SIGNAL + self.number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - how it is called
+        if self.number is not None:
+            raise KeyboardInterrupt(number)
+        self.number = number
