@@ -18,6 +18,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import EMPTY, ID_LIMIT, Place, QueueName, Runs
 from cassieq_spark.model.offset import LeasedRuns, by_bucket
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.settlement import TakeOver, rejected
 from cassieq_spark.options import SourceOptions
 from cassieq_spark.queue.fetch import Planned
@@ -28,7 +29,6 @@ from cassieq_spark.queue.per_bucket import each_bucket
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.batches import ack_leases, count_settled, take_over
 from cassieq_spark.spark.source.renewal import Renewal
-from cassieq_spark.model.outcome import Stored
 
 _logger = get_logger("spark")
 
