@@ -12,8 +12,7 @@ from typing import Self
 from cassieq_spark.doors import documented
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, ConsumerContext
-from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.queue.consumer import Ahead, Consumer, ConsumerContext
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess

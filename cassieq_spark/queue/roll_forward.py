@@ -20,9 +20,8 @@ from cassieq_spark.model.bucket import OF_A_SINK, Bucket, Status
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, SinkRow, fate
-from cassieq_spark.queue.expiry import ExpiryHintWriter
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import by_lane, named
+from cassieq_spark.queue.lane import Lane, by_lane, named
+from cassieq_spark.queue.seal import ExpiryHintWriter
 from cassieq_spark.store.cas import Applied, Stored
 
 Rows = dict[BucketNo, Stored[Bucket]]

@@ -28,10 +28,9 @@ from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.admin import drop_dead, end_lane
 from cassieq_spark.queue.find import at_home
-from cassieq_spark.queue.get.claim import Rows
+from cassieq_spark.queue.get.claim import Holder, Rows
 from cassieq_spark.queue.get.scan import Scanner
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
+from cassieq_spark.queue.lane import Lane, each_bucket, first_of, per_bucket
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.queue.schedule import due_between, first_unfinished
 from cassieq_spark.store.cas import Stored
@@ -179,7 +178,7 @@ async def close_gaps(lane: Lane) -> int:
     The proof of age is the same as a reader's: the monoton row, or a later bucket's [R11]. A bucket
     with messages stays open for its next get, or for its producer.
     """
-    scanner = Scanner(lane)
+    scanner = Scanner(lane, Holder(owner="repair", run=None, visibility_us=0))
     scan = await scanner.scan(ID_LIMIT)
     gap_us = int(lane.settings.gap_timeout_s * 1e6)
     updated: Rows = {}

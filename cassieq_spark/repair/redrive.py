@@ -35,9 +35,8 @@ from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import open_lane, sources_of
 from cassieq_spark.queue.inspect.facts import is_due, live_rows
 from cassieq_spark.queue.inspect.visible import Spot, looks_at, runs_of
-from cassieq_spark.queue.lane import Lane, live_buckets
+from cassieq_spark.queue.lane import Lane, first_of, live_buckets, named
 from cassieq_spark.queue.message import Message, in_groups, read_messages
-from cassieq_spark.queue.per_bucket import first_of, named
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.progress import OnProgress, Tracker

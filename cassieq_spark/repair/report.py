@@ -17,8 +17,7 @@ from cassieq_spark.model.integrity import (
     NO_MANIFEST,
     TWO_STATES,
 )
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.lane import Lane, named
 
 _logger = get_logger("repair")
 

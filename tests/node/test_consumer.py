@@ -14,7 +14,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, StoreTimeout
 from cassieq_spark.model.settlement import Extend
-from cassieq_spark.queue import ahead as module
+from cassieq_spark.queue import consumer as module
 from cassieq_spark.queue.settle import ack_buffer
 from cassieq_spark.store import caller, cas, session
 from cassieq_spark.store.statements import Kind, every_statement

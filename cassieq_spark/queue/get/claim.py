@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -20,17 +20,16 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, CassieqError, ClientClosed, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.ids import BucketNo, Place, bucket_of
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, bucket_of
 from cassieq_spark.model.lease import Terms, claimable, is_dying, visible
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.lane import Lane, named
+from cassieq_spark.queue.seal import note_expired
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store.call import present
 from cassieq_spark.store.cas import Stored
@@ -55,6 +54,39 @@ for each run of ids, and Spark keeps a hundred offsets. The limit matters only i
 came back, bucket after bucket."""
 
 _logger = get_logger("queue")
+
+
+@dataclass(slots=True, kw_only=True)
+class Holder:
+    """The owner of the leases that one consumer takes, which all its readers share.
+
+    Attributes:
+        run: The run of a Spark query, which takes all it can, in the order of ids; None: a program.
+        visibility_us: The duration of the leases of the next gets.
+        below: Claims are from these lanes only, and of each only ids below the given one; None:
+            from all.
+    """
+
+    owner: str
+    run: UUID | None
+    visibility_us: int
+    below: Mapping[LaneId, int] | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, and not a Spark query."""
+        return self.run is None
+
+    def below_id(self, lane: Lane) -> int | None:
+        """Return the id below which ids of a lane are claimed; None: all are."""
+        return None if self.below is None else self.below.get(lane.lane_id)
+
+    def offset_below(self, lane: Lane, bucket: BucketNo) -> int | None:
+        """Return the offset in a bucket below which ids are claimed; None: all are."""
+        below_id = self.below_id(lane)
+        if below_id is None or bucket < bucket_of(below_id, lane.bucket_size):
+            return None
+        return max(0, below_id - bucket * lane.bucket_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,22 +274,12 @@ def _note_late(lane: Lane, bucket: BucketNo, messages: int) -> None:
     event(_logger, "claim_answered_late", **lane.as_fields(bucket), messages=messages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Claimer:
-    """Claims messages of a lane for one owner, for a given time.
-
-    Attributes:
-        below_id: Only ids below this one are claimed; None: all.
-    """
+    """Claims messages of a lane."""
 
     lane: Lane
-    owner: str
-    run: UUID | None
-    visibility_us: int
-    below_id: int | None = None
-
-    def _below(self, bucket: BucketNo) -> int | None:
-        return offset_below(self.below_id, bucket, self.lane.bucket_size)
+    holder: Holder
 
     def share(
         self, rows: Rows, budget: Budget, *, away: Collection[BucketNo]
@@ -278,7 +300,7 @@ class Claimer:
             is_spent = budget.is_full and not budget.is_untouched
             if is_spent or len(shares) >= BUCKETS_PER_CALL:
                 break
-            below = self._below(bucket)
+            below = self.holder.offset_below(self.lane, bucket)
             dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
             available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
             count = budget.for_messages_of(row.value, available)
@@ -295,17 +317,17 @@ class Claimer:
         now_us = self.lane.clock.now_us()
         return Terms(
             at_most=at_most,
-            owner=self.owner,
-            run=self.run,
+            owner=self.holder.owner,
+            run=self.holder.run,
             now_us=now_us,
             until_us=self._until_us(now_us),
-            below=self._below(bucket),
+            below=self.holder.offset_below(self.lane, bucket),
             max_deliveries=self.lane.max_deliveries,
             expired_die=self.lane.expired_die,
         )
 
     def _until_us(self, now_us: int) -> int:
-        return now_us + max(self.visibility_us, self.lane.store.sender.spare_us)
+        return now_us + max(self.holder.visibility_us, self.lane.store.sender.spare_us)
 
     async def hint(self, buckets: Iterable[BucketNo]) -> None:
         """Write the expiry hints of claims that are about to be sent."""
@@ -333,10 +355,10 @@ class Claimer:
         lane = self.lane
         wanted = Claim(
             at_most=at_most,
-            owner=self.owner,
-            visibility_us=self.visibility_us,
-            run=self.run,
-            below=self._below(bucket),
+            owner=self.holder.owner,
+            visibility_us=self.holder.visibility_us,
+            run=self.holder.run,
+            below=self.holder.offset_below(self.lane, bucket),
             max_deliveries=lane.max_deliveries,
             expired_die=lane.expired_die,
             fresh_first=fresh_first,
@@ -386,7 +408,7 @@ class Claimer:
             return [], closed.row
         manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
-        if self.run is None:
+        if self.holder.is_program:
             lane.messages.keep(bucket, closed.chunks)  # for Spark, executors read them
         got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
@@ -474,13 +496,6 @@ async def give_back(claimed: list[Claimed]) -> None:
                 **one.lane.as_fields(one.bucket),
                 error=str(failure),
             )
-
-
-def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
-    """Return the offset in this bucket below which ids are below ``below_id``; None if all are."""
-    if below_id is None or bucket < bucket_of(below_id, bucket_size):
-        return None
-    return max(0, below_id - bucket * bucket_size)
 
 
 def mean_bytes(row: Bucket) -> float:

@@ -15,7 +15,7 @@ from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, give_back
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, Holder, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
@@ -128,8 +128,11 @@ class Getter:
     async def _claim_and_read(
         self, lane: Lane, reader: QueueReader, wanted: GetRequest
     ) -> list[Message]:
+        at_least = wanted.priority_at_least
         for _ in range(_READS):
-            claimed = await _claimed(reader, wanted)
+            claimed: list[Claimed] = []
+            if await reader.may_find(at_least=at_least):
+                claimed = await reader.get(wanted.at_most, at_least=at_least)
             self.lanes = reader.looked_at
             if not claimed:
                 return []
@@ -139,7 +142,7 @@ class Getter:
             # Others may have the messages now. If not, the next lease must be longer than a read
             # takes.
             took_us = int((lane.clock.monotonic() - began) * 1e6)
-            reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
+            reader.holder.visibility_us = max(wanted.visibility_us, 2 * took_us)
         raise StoreTimeout(
             f"the leases of messages of queue {lane.queue!r} ran out {_READS} times in a row "
             "while their bodies were read. The messages were given back. Try again, with a "
@@ -151,16 +154,11 @@ class Getter:
         while self._idle:
             reader = self._idle.pop()
             if reader.lane == lane:
-                reader.lease_as(wanted.owner, wanted.visibility_us)
+                reader.holder.owner = wanted.owner
+                reader.holder.visibility_us = wanted.visibility_us
                 return reader
-        return QueueReader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
-
-
-async def _claimed(reader: QueueReader, wanted: GetRequest) -> list[Claimed]:
-    at_least = wanted.priority_at_least
-    if not await reader.may_find(at_least=at_least):
-        return []
-    return await reader.get(wanted.at_most, at_least=at_least)
+        holder = Holder(owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+        return QueueReader(lane, holder)
 
 
 async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:

@@ -8,18 +8,15 @@ is slow and never stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Final
-from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import held_until, offered_below
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Holder, give_back
 from cassieq_spark.queue.get.reader import Reader, Search
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedule import DueLaneCache
@@ -44,35 +41,26 @@ _logger = get_logger("queue")
 
 
 class QueueReader:
-    """One consumer of a queue."""
+    """One consumer of a queue.
 
-    def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+    Attributes:
+        holder: The owner of its leases, which may change between gets.
+        readers: Its reader of each lane.
+    """
+
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self.lane = lane
+        self.holder = holder
+        self.readers: dict[LaneId, Reader] = {}
         self._due_lanes = DueLaneCache(lane)
-        self._readers: dict[LaneId, Reader] = {}
-        self._make = partial(Reader, run=run)
-        self._leases = owner, visibility_us
-        self._below: Mapping[LaneId, int] = {}
         self._due: list[Lane] = []
         self._see_to(lane.all)
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = lane.store.entropy.rng.randrange(lane.settings.shards)
         self._last: LaneId | None = None
         self._news: News | None = None
-        self._rests_for_s = RESTS_FOR_S if run is None else 0.0
-        self._looked_at = list(self._readers)
-
-    def lease_as(self, owner: str, visibility_us: int) -> None:
-        """Set the owner of the leases that the next gets take, and their duration."""
-        self._leases = owner, visibility_us
-        for reader in self._readers.values():
-            reader.lease_as(owner, visibility_us)
-
-    def stop_at(self, below: Mapping[LaneId, int]) -> None:
-        """Claim from these lanes only, and of each only ids below the given one, from now on."""
-        self._below = below
-        for lane_id, reader in self._readers.items():
-            reader.stop_at(below.get(lane_id))
+        self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0
+        self._looked_at = list(self.readers)
 
     @property
     def looked_at(self) -> int:
@@ -95,7 +83,7 @@ class QueueReader:
     @property
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
+        readers = [self.readers.get(lane_id) for lane_id in self._looked_at]
         return all(reader is None or reader.quiet.since is not None for reader in readers)
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
@@ -107,14 +95,14 @@ class QueueReader:
         for lane_id in await self._in_turn(at_least, self._news):
             if found >= enough:
                 break
-            found += await self._readers[lane_id].count(enough - found)
-            is_sure &= self._readers[lane_id].is_sure
+            found += await self.readers[lane_id].count(enough - found)
+            is_sure &= self.readers[lane_id].is_sure
         return found if found or is_sure else None
 
     async def tidy(self, *, at_least: int = 0) -> None:
         """Do the side work of a get that finds nothing, in each lane; see `Reader.tidy`."""
         lanes = await self._in_turn(at_least, self._news)
-        for one in await self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
+        for one in await self.lane.store.session.each(lambda at: self.readers[at].tidy(), lanes):
             if one is not None:
                 raise one
 
@@ -131,7 +119,7 @@ class QueueReader:
             QueueDeleted: The queue is gone.
         """
         for lane_id in await self._in_turn(at_least):
-            reader = self._readers[lane_id]
+            reader = self.readers[lane_id]
             if reader.quiet.since is None and await reader.look_ahead(
                 at_most, at_most_bytes=at_most_bytes
             ):
@@ -165,7 +153,7 @@ class QueueReader:
         self._looked_at = [at for tier in tiers for at in tier]
         if len(self._looked_at) == 1:
             (only,) = self._looked_at
-            return await self._readers[only].get(at_most, at_most_bytes=at_most_bytes)
+            return await self.readers[only].get(at_most, at_most_bytes=at_most_bytes)
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
@@ -175,10 +163,6 @@ class QueueReader:
         self._last = claimed[-1].lane.lane_id if claimed else None
         return claimed
 
-    def reader(self, lane_id: LaneId) -> Reader:
-        """Return the reader of one lane."""
-        return self._readers[lane_id]
-
     async def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Ask each of these lanes, all at once, and return those in which a get may find something.
 
@@ -187,9 +171,9 @@ class QueueReader:
         """
         session = self.lane.store.session
         own = set(self.lane.lanes)
-        lanes = [at for at in lanes if at in own or not self._readers[at].quiet.is_drained]
+        lanes = [at for at in lanes if at in own or not self.readers[at].quiet.is_drained]
         with session.within(each_s=ROUND_S):
-            said = await session.each(lambda at: self._readers[at].quiet.may_find(), lanes)
+            said = await session.each(lambda at: self.readers[at].quiet.may_find(), lanes)
         for one in said:
             if isinstance(one, QueueDeleted):
                 raise one
@@ -199,14 +183,14 @@ class QueueReader:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if await self._readers[only[0]].quiet.may_find() else [])
+            return News(awake=only if await self.readers[only[0]].quiet.may_find() else [])
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
-            has_some = has_some or any(self._readers[at].quiet.since is None for at in tier)
+            has_some = has_some or any(self.readers[at].quiet.since is None for at in tier)
             if has_some:
                 resting += [
-                    at for at in tier if self._readers[at].quiet.is_recent(self._rests_for_s)
+                    at for at in tier if self.readers[at].quiet.is_recent(self._rests_for_s)
                 ]
         asked = [at for tier in tiers for at in tier if at not in resting]
         return News(awake=await self.news(asked), resting=resting)
@@ -216,7 +200,7 @@ class QueueReader:
 
         There it has a bucket of its own. In another shard it would meet the others again (ADR 35).
         """
-        if self._last in self.lane.lanes and self._readers[self._last].keeps_apart(at_most):
+        if self._last in self.lane.lanes and self.readers[self._last].keeps_apart(at_most):
             _, self._first_shard = self.lane.fixed.class_and_shard(self._last)
 
     async def _in_turn(self, at_least: int, news: News | None = None) -> list[LaneId]:
@@ -241,23 +225,15 @@ class QueueReader:
             priority = fixed.priorities - 1 - at // fixed.shards
             tiers.append([one.lane_id for one in due if one.priority == priority])
             tiers.append(turn[at : at + fixed.shards])
-        if self._below:
-            tiers = [[at for at in tier if at in self._below] for tier in tiers]
+        if (below := self.holder.below) is not None:
+            tiers = [[at for at in tier if at in below] for tier in tiers]
         return [tier for tier in tiers if tier]
 
     def _see_to(self, lanes: list[Lane]) -> None:
         """Keep a reader for each of these lanes and for no other."""
-        owner, visibility_us = self._leases
-        known = self._readers
-        self._readers = {
-            one.lane_id: known.get(one.lane_id)
-            or self._make(
-                one,
-                owner=owner,
-                visibility_us=visibility_us,
-                below_id=self._below.get(one.lane_id),
-            )
-            for one in lanes
+        known = self.readers
+        self.readers = {
+            one.lane_id: known.get(one.lane_id) or Reader(one, self.holder) for one in lanes
         }
 
 
@@ -294,7 +270,7 @@ class Rounds:
         self._owed: list[LaneId] = []
         self._asked: set[LaneId] = set()
         # The state before this get: an offer looks only for a part of it.
-        self._new = {at for one in tiers for at in one if not readers.reader(at).has_looked}
+        self._new = {at for one in tiers for at in one if not readers.readers[at].has_looked}
         self._is_held = False
         self._over_at = inf
         self._held_at_most_until = inf
@@ -433,7 +409,7 @@ class Rounds:
         self._new -= {*new}
         session = self._lane.store.session
         with session.within(GRACE_S):
-            await session.each(lambda at: self._readers.reader(at).see(budget), new)
+            await session.each(lambda at: self._readers.readers[at].see(budget), new)
         return held if awake else None
 
     def _is_asked(self, lane_id: LaneId) -> bool:
@@ -464,7 +440,7 @@ class Rounds:
 
     async def _step(self, lane_id: LaneId, budget: Budget) -> bool:
         """Claim messages that can be had at once from one lane. Return whether it has answered."""
-        reader = self._readers.reader(lane_id)
+        reader = self._readers.readers[lane_id]
         search = self._searches.get(lane_id)
         if search is None or search.is_over:
             search = self._searches[lane_id] = reader.search()

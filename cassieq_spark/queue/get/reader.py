@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
@@ -29,14 +28,14 @@ from cassieq_spark.queue.get.claim import (
     Budget,
     Claimed,
     Claimer,
+    Holder,
     Round,
     Rows,
     give_back,
 )
 from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.get.unsealed import OpenBuckets
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import first_of
+from cassieq_spark.queue.lane import Lane, first_of
 from cassieq_spark.store.rows import race_pause_s
 
 CLAIMS_PER_HINT: Final = 64
@@ -75,29 +74,16 @@ class _Ahead:
 class Reader:
     """One consumer of a lane.
 
-    Args:
-        run: The run of a Spark query, which takes all it can, in the order of ids; None: a program.
-
     Attributes:
         has_looked: Whether it has looked at the lane for a get: unseen messages are young.
         quiet: Knows whether the last get found nothing, and whether the next may find more.
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        *,
-        owner: str,
-        run: UUID | None,
-        visibility_us: int,
-        below_id: int | None = None,
-    ) -> None:
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self.lane = self._lane = lane
-        self._claimer = Claimer(
-            lane=lane, owner=owner, run=run, visibility_us=visibility_us, below_id=below_id
-        )
-        self._is_for_program = run is None
-        self._scanner = Scanner(lane, goes_on=self._is_for_program, below_id=below_id)
+        self._claimer = Claimer(lane, holder)
+        self._is_for_program = holder.is_program
+        self._scanner = Scanner(lane, holder)
         self._choice = Choice(lane)
         self._open = OpenBuckets(
             lane, self._scanner, self._choice, is_for_program=self._is_for_program
@@ -105,15 +91,6 @@ class Reader:
         self._ahead: _Ahead | None = None
         self.has_looked = False
         self.quiet = Quiet(lane, self._scanner)
-
-    def lease_as(self, owner: str, visibility_us: int) -> None:
-        """Set the owner of the leases that the next gets take, and their duration."""
-        self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
-
-    def stop_at(self, below_id: int | None) -> None:
-        """Claim only messages with ids below this one from now on."""
-        self._claimer = replace(self._claimer, below_id=below_id)
-        self._scanner.below_id = below_id
 
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and our buckets have ``at_most`` messages."""

@@ -21,11 +21,10 @@ from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
-from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Rows, mean_bytes, offset_below
+from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Holder, Rows, mean_bytes
 from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.unsealed import Peek, Undecided
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.lane import Lane, named
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.tables.monotons import Monoton
 
@@ -221,26 +220,25 @@ class Scanner:
     """Scans a lane for one consumer.
 
     Args:
-        goes_on: See `FirstReads`.
+        holder: The consumer.
 
     Attributes:
         first_reads: Tells whether a look would find anything new.
-        below_id: Only messages with ids below this one are looked for; None: all.
         passed_over: The buckets that were not read since the last look began, each with the error:
             for these, "none" would be a guess (I10). This is not `away`, which may have been
             forgotten since.
     """
 
-    def __init__(self, lane: Lane, *, goes_on: bool = False, below_id: int | None = None) -> None:
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self._lane = lane
+        self._holder = holder
         self._corrupt: set[BucketNo] = set()
         self._finished = Finished(lane)
         self._undecided = Undecided(lane, self.pass_over)
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._chooser: Chooser | None = None
-        self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=goes_on)
-        self.below_id = below_id
+        self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=holder.is_program)
         self.passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
@@ -294,7 +292,7 @@ class Scanner:
         await self._look_at_hints(scan)
         beside: tuple[Callable[[], Awaitable[Pointers]], Peek] | None = None
         is_next = sealed_singly is not None and scan.fresh.start == sealed_singly + 1
-        if peeks and is_next and not scan.available and self.below_id is None:
+        if peeks and is_next and not scan.available and self._holder.below is None:
             # L, and whether the fresh buckets hold messages, are read beside their rows: it is
             # likely that none has a row.
             away = self.away
@@ -385,8 +383,8 @@ class Scanner:
         lane = self._lane
         size = lane.bucket_size
         end_id = scan.monoton.next_id
-        if self.below_id is not None:
-            end_id = min(self.below_id, end_id)
+        if (below_id := self._holder.below_id(lane)) is not None:
+            end_id = min(below_id, end_id)
         end = -(-end_id // size)
         at: int = scan.pointers.reader
         window = FIRST_WINDOW
@@ -505,7 +503,7 @@ class Scanner:
             return
         if bucket in scan.candidates:
             return
-        below = offset_below(self.below_id, bucket, self._lane.bucket_size)
+        below = self._holder.offset_below(self._lane, bucket)
         limit = self._lane.max_deliveries
         available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)

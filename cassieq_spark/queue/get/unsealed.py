@@ -20,8 +20,7 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.get.choice import Choice
 from cassieq_spark.queue.get.claim import GRACE_S, Claimer, Round, Rows
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import per_bucket
+from cassieq_spark.queue.lane import Lane, per_bucket
 from cassieq_spark.store.cas import Stored
 
 if TYPE_CHECKING:

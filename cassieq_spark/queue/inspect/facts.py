@@ -21,9 +21,8 @@ from cassieq_spark.model.ids import BucketNo, first_id
 from cassieq_spark.model.lease import is_expired, later, visible
 from cassieq_spark.model.pointer import Pointers
 from cassieq_spark.model.sink_txn import Fate, SinkRow, fate
-from cassieq_spark.queue.expiry import alive
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import first_of, named, read_rows
+from cassieq_spark.queue.lane import Lane, first_of, live_buckets, named, read_rows, windows
+from cassieq_spark.queue.seal import alive
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.messages import ChunkRow

@@ -29,9 +29,8 @@ from cassieq_spark.queue.inspect.facts import (
     live_rows,
     names_of,
 )
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.queue.lane import Lane, first_of, live_buckets, windows
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 from cassieq_spark.store.cas import Stored
 

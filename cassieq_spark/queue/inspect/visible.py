@@ -24,9 +24,8 @@ from cassieq_spark.model.ids import (
 from cassieq_spark.model.lease import visible
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.inspect.facts import Sinks, is_due, live_rows
-from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.lane import Lane, first_of
 from cassieq_spark.queue.message import Message, read_messages
-from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.store.tables.messages import ChunkRow
 

@@ -18,8 +18,7 @@ from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Release, TakeOver, rejected
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import by_lane, each_bucket
+from cassieq_spark.queue.lane import Lane, by_lane, each_bucket
 from cassieq_spark.queue.settle.settle import NEVER, Outcome, foreign, of_leases, settle_bucket
 from cassieq_spark.store.cas import Stored
 
