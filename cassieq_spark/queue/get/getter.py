@@ -12,10 +12,18 @@ from typing import Final, Self
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
+from cassieq_spark.errors import (
+    CassieqError,
+    DataLoss,
+    LeaseLost,
+    QueueDeleted,
+    RowCorrupt,
+    StoreTimeout,
+)
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, Holder, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, Holder, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
@@ -83,17 +91,15 @@ class GetRequest:
             visibility_us = arguments.visibility_us(visibility)
         return cls(
             at_most=at_most,
-            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
+            owner=f"{socket.gethostname()}:{os.getpid()}"
+            if consumer is None
+            else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),
             visibility_us=visibility_us,
             priority_at_least=arguments.priority(
                 "priority_at_least", at_least, settings.priorities
             ),
         )
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class Getter:
@@ -186,7 +192,7 @@ async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
             return await _read_claimed(lane, claimed)
     except CassieqError as error:
-        held = [one for one in claimed if await _is_held(one)]
+        held = await _held(lane, claimed)
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
             # This process slept: meanwhile others had the message, acked it, and repair dropped it.
             return await _read(lane, held)
@@ -236,11 +242,29 @@ async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     return [message async for message in read_messages(lane, plan, goes_on=True)]
 
 
-async def _is_held(claimed: Claimed) -> bool:
-    lane = claimed.lane
-    return claimed.lease.until_us > lane.clock.now_us() and not await lane.is_dropped(
-        claimed.bucket
-    )
+async def _held(lane: Lane, claimed: list[Claimed]) -> list[Claimed]:
+    """Return the claims that still hold their messages: one read for each lane, all at once.
+
+    A lane that does not answer within `GRACE_S` keeps back no other, and its claims count as held.
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    lanes = list({one.lane.lane_id: one.lane for one in claimed}.values())
+    with lane.store.session.within(each_s=GRACE_S):
+        found = await lane.store.session.each(lambda one: one.read_pointers(), lanes)
+    low: dict[LaneId, BucketNo] = {}
+    for one, pointers in zip(lanes, found, strict=True):
+        if isinstance(pointers, QueueDeleted):
+            raise pointers
+        if not isinstance(pointers, CassieqError):
+            low[one.lane_id] = pointers.repair
+    now_us = lane.clock.now_us()
+    return [
+        one
+        for one in claimed
+        if one.lease.until_us > now_us and one.bucket >= low.get(one.lane.lane_id, FIRST_BUCKET)
+    ]
 
 
 class Pace:
