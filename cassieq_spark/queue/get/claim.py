@@ -46,7 +46,8 @@ GRACE_S: Final = 1.0
 """A call that has messages waits this long for unanswered claims, while its leases run."""
 
 PATIENT_GRACE_S: Final = 5.0
-"""A call that has no messages yet waits this long for each statement of a seal."""
+"""A call that has no messages yet waits this long for each statement of a seal, and a call whose
+messages are leased for their bodies. Then it goes on to other buckets (I10)."""
 
 RUNS_PER_CALL: Final = 8_192
 """The maximum number of runs that one call claims. A batch's offset has an entry of about 60 bytes

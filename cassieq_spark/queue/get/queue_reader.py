@@ -30,8 +30,9 @@ UNLIMITED: Final = 1 << 31
 a lower priority."""
 
 ROUND_S: Final = 2.0
-"""The first round waits this long for each statement, as long as all have answered. Each round in
-which a lane has not answered doubles it: the store may be slow."""
+"""The first round waits this long for each statement, as long as all have answered: one lane
+without an answer keeps the messages of others no longer. Each round in which a lane has not
+answered, and none has messages, doubles it: the store may be slow."""
 
 ROUND_AGAIN_S: Final = 0.25
 """The same limit after a lane has not answered: there may be many such lanes, and messages of the

@@ -46,13 +46,15 @@ TRIES: Final = 4
 """The number of times that a call tries for the rest after it lost races."""
 
 AHEAD_FOR_S: Final = 5.0
-"""A look ahead is used this long. After that, others have been there, and claims would fail."""
+"""A look ahead is used this long: what came back since, or with a higher priority, waits for one
+batch. After that, others have been there, and claims would fail."""
 
 QUIET_FOR_S: Final = 30.0
 """An idle consumer goes this long without a whole look, which also moves the pointers on."""
 
 PAUSE_S: Final = 0.25
-"""A call that has no messages waits this long before it asks unanswered buckets again."""
+"""A call that has no messages waits a quarter to all of this before it asks unanswered buckets
+again: their messages wait no longer once they answer (I10)."""
 
 _logger = get_logger("queue")
 

@@ -36,10 +36,13 @@ SEALS_PER_CALL: Final = 8
 
 YOUNG_PER_OPEN_S: Final = 0.005
 """A call that has found something leaves buckets alone that are younger than this times the number
-of open non-empty ones: eager sealing would make every put reserve [R10]."""
+of open non-empty ones. So it seals, and producers reserve, at most 200 times a second: half of what
+the lane's one monoton row takes [R10]."""
 
 FEW: Final = 10
-"""A bucket with at most this many messages gained little from being left open (ADR 29)."""
+"""A bucket with at most this many messages gained little from being left open: messages that come
+later than ``linger`` after its seal began are taken at once. In either case, a reader that seals
+alone seals once in ``linger`` at the most (ADR 29)."""
 
 ALONE_FOR_S: Final = 1.0
 """Another client's seal is left alone this long, while there are other buckets to seal. After that,
@@ -47,7 +50,7 @@ the client may be dead (I10)."""
 
 SHORT_LINGER_S: Final = 0.05
 """If others' buckets have messages, a reader waits for young buckets only if ``linger`` is no
-longer than this."""
+longer than this: it leaves no visible message for longer."""
 
 REMEMBERED_S: Final = 1.0
 """A block that is being written is jumped over this long without a look [P22]."""
