@@ -1085,7 +1085,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="All buckets without a row cost one read of the repair pointer together.",
-        old="            if bucket >= low and not self._undecided",
+        old="            if bucket >= low and not self.undecided",
         new="            if bucket >= self._lane.read_pointers().repair and not self._undecided",
         tests=(
             "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
@@ -1884,7 +1884,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="No lane rests if all are quiet.",
-        old="            has_some = has_some or any(self.readers[at].quiet.since is None for at in tier)\n",
+        old="            has_some = has_some or any(self.readers[at].since is None for at in tier)\n",
         new="            has_some = True\n",
         tests=(
             "tests/node/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
@@ -1893,12 +1893,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A lane that was found to have news does not rest until it was read.",
-        old="""        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
+        old="""        if await self._scanner.first_reads.has_news(since):
             return True
         self._asked_at = now
 """,
         new="""        self._asked_at = now
-        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
+        if await self._scanner.first_reads.has_news(since):
             return True
 """,
         tests=(

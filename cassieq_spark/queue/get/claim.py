@@ -195,13 +195,6 @@ class Round:
     young_for_s: float | None = None
     more_in_s: float | None = None
 
-    async def try_one(
-        self, bucket: BucketNo, claim: Awaitable[Answer], *, has_found: bool
-    ) -> list[Claimed]:
-        """Run one step of several statements, without a long wait for any: other buckets follow."""
-        with self.lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
-            return await self._add(bucket, claim)
-
     async def try_all(
         self, claim: Callable[[BucketNo], Awaitable[Answer]], buckets: list[BucketNo]
     ) -> list[Claimed]:
@@ -211,7 +204,7 @@ class Round:
             QueueDeleted: The lane is dead.
         """
         if len(buckets) == 1 and not self.claimed:
-            return await self._add(buckets[0], claim(buckets[0]))
+            return await self.add(buckets[0], claim(buckets[0]))
         lane, before = self.lane, len(self.claimed)
         waiting = {bucket: lane.store.session.begin(claim, bucket) for bucket in buckets}
         while waiting:
@@ -223,7 +216,7 @@ class Round:
                 )
             done = [bucket for bucket, flight in waiting.items() if flight.done()]
             for bucket in done:
-                await self._add(bucket, waiting.pop(bucket))
+                await self.add(bucket, waiting.pop(bucket))
             if not done:
                 break
         order = {bucket: at for at, bucket in enumerate(buckets)}
@@ -238,7 +231,7 @@ class Round:
             flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())
         return won
 
-    async def _add(self, bucket: BucketNo, claim: Awaitable[Answer]) -> list[Claimed]:
+    async def add(self, bucket: BucketNo, claim: Awaitable[Answer]) -> list[Claimed]:
         """Add the outcome of one claim.
 
         Raises:
@@ -411,7 +404,11 @@ class Claimer:
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
         if self.holder.is_program:
             lane.messages.keep(bucket, closed.chunks)  # for Spark, executors read them
-        got = held(lane, bucket, closed.row, closed.leases)
+        got = [
+            Claimed(lane=lane, bucket=bucket, lease=lease, row=closed.row)
+            for lease in closed.leases
+            if row.lease(lease.lease_id) is not None
+        ]
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(row, budget.messages)
@@ -458,19 +455,6 @@ class Claimer:
         again = (one.lease for one in in_time if one.lease.delivery_count > 1)
         metrics.REDELIVERED.inc(lane.queue, sum(lease.runs.count for lease in again))
         return in_time
-
-
-def held(
-    lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
-) -> list[Claimed]:
-    """Return our new leases that are in the row."""
-    if row is None:
-        return []
-    return [
-        Claimed(lane=lane, bucket=bucket, lease=lease, row=row)
-        for lease in leases
-        if row.value.lease(lease.lease_id) is not None
-    ]
 
 
 async def give_back(claimed: list[Claimed]) -> None:

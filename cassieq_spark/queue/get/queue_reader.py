@@ -85,7 +85,7 @@ class QueueReader:
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
         readers = [self.readers.get(lane_id) for lane_id in self._looked_at]
-        return all(reader is None or reader.quiet.since is not None for reader in readers)
+        return all(reader is None or reader.since is not None for reader in readers)
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
         """Estimate how many messages a get would find, counted up to ``enough``; claim nothing.
@@ -121,7 +121,7 @@ class QueueReader:
         """
         for lane_id in await self._in_turn(at_least):
             reader = self.readers[lane_id]
-            if reader.quiet.since is None and await reader.look_ahead(
+            if reader.since is None and await reader.look_ahead(
                 at_most, at_most_bytes=at_most_bytes
             ):
                 return
@@ -172,9 +172,9 @@ class QueueReader:
         """
         session = self.lane.store.session
         own = set(self.lane.lanes)
-        lanes = [at for at in lanes if at in own or not self.readers[at].quiet.is_drained]
+        lanes = [at for at in lanes if at in own or not self.readers[at].is_drained]
         with session.within(each_s=ROUND_S):
-            said = await session.each(lambda at: self.readers[at].quiet.may_find(), lanes)
+            said = await session.each(lambda at: self.readers[at].may_find(), lanes)
         for one in said:
             if isinstance(one, QueueDeleted):
                 raise one
@@ -184,15 +184,13 @@ class QueueReader:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if await self.readers[only[0]].quiet.may_find() else [])
+            return News(awake=only if await self.readers[only[0]].may_find() else [])
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
-            has_some = has_some or any(self.readers[at].quiet.since is None for at in tier)
+            has_some = has_some or any(self.readers[at].since is None for at in tier)
             if has_some:
-                resting += [
-                    at for at in tier if self.readers[at].quiet.is_recent(self._rests_for_s)
-                ]
+                resting += [at for at in tier if self.readers[at].rests(self._rests_for_s)]
         asked = [at for tier in tiers for at in tier if at not in resting]
         return News(awake=await self.news(asked), resting=resting)
 
@@ -413,13 +411,14 @@ class Rounds:
             await session.each(lambda at: self._readers.readers[at].see(budget), new)
         return held if awake else None
 
-    def _is_asked(self, lane_id: LaneId) -> bool:
-        """Whether this round goes through a lane: if it was held, only if more can be had there."""
-        return lane_id not in self._asked or bool(self._young([lane_id]))
-
     async def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
-        """Claim from these lanes. Return whether to go on with others."""
-        for lane_id in filter(self._is_asked, lanes):
+        """Claim from these lanes. Return whether to go on with others.
+
+        If this round was held, it goes through a lane again only if more can be had there.
+        """
+        for lane_id in lanes:
+            if lane_id in self._asked and not self._young([lane_id]):
+                continue
             if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
                 return False
             self._asked.add(lane_id)

@@ -1,11 +1,10 @@
 """`Reader` gets messages of one lane: look, claim in sealed buckets, seal open ones if needed.
 
-`Search` decides whether one get is done with the lane, and `Quiet` whether the next may find more
-after an empty one. Three rules spare a reader its looks:
+`Search` decides whether one get is done with the lane. Three rules spare a reader its looks:
 
 - A program goes on in the buckets of its last get for a second (`Choice.left`).
 - A Spark batch may be looked for while the last one is at work (`Reader.look_ahead`).
-- After an empty get, two cheap reads come first. A whole look is due each 30 s (`Quiet`).
+- After an empty get, two cheap reads come first. A whole look is due each 30 s (`Reader.may_find`).
 
 The first two are followed by a look if they give nothing. Holds I2, I9, I10.
 """
@@ -19,6 +18,7 @@ from typing import Final
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.choice import has_fresh
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.rows.known import MAX_REFUSALS
 from cassieq_spark.queue.get.choice import Choice
@@ -78,7 +78,7 @@ class Reader:
 
     Attributes:
         has_looked: Whether it has looked at the lane for a get: unseen messages are young.
-        quiet: Knows whether the last get found nothing, and whether the next may find more.
+        since: The look that found nothing; None if the last one found something, or is running.
     """
 
     def __init__(self, lane: Lane, holder: Holder) -> None:
@@ -92,7 +92,33 @@ class Reader:
         )
         self._ahead: _Ahead | None = None
         self.has_looked = False
-        self.quiet = Quiet(lane, self._scanner)
+        self.since: Scan | None = None
+        self._asked_at = -math.inf
+
+    async def may_find(self) -> bool:
+        """Whether a get may find something after one that found nothing, by two cheap reads."""
+        now, since = self._lane.clock.monotonic(), self.since
+        if since is None or now - since.looked_at > QUIET_FOR_S:
+            return True
+        if await self._scanner.first_reads.has_news(since):
+            return True
+        self._asked_at = now
+        return False
+
+    def rests(self, for_s: float) -> bool:
+        """Whether the last get found nothing, and this lane was asked within ``for_s``."""
+        if self.since is None:
+            return False
+        asked_at = max(self.since.looked_at, self._asked_at)
+        return self._lane.clock.monotonic() - asked_at < for_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look was recent and found that nothing at all was left in the lane."""
+        scan = self.since
+        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
+            return False
+        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id
 
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and our buckets have ``at_most`` messages."""
@@ -157,7 +183,7 @@ class Reader:
     async def tidy(self) -> None:
         """Do the side work of a get that finds nothing: close gaps, bury, move the pointer on.
 
-        After it, `Quiet.may_find` takes two reads if nothing is visible (I9). It claims no message
+        After it, `may_find` takes two reads if nothing is visible (I9). It claims no message
         that may have come, and does not wait for buckets that do not answer.
 
         Raises:
@@ -184,7 +210,7 @@ class Reader:
 
     def search(self) -> Search:
         """Begin a get of this lane."""
-        self.quiet.since = None
+        self.since = None
         if self._is_for_program:
             self._choice.begin()
         return Search(self._lane, self._scanner)
@@ -227,7 +253,7 @@ class Reader:
             self._choice.keep(round_.claimed, scan.candidates | round_.rows)
         has_found = bool(round_.claimed or round_.rows or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
-            self.quiet.since = scan
+            self.since = scan
         confirmed = await self._confirm(round_, scan)
         if not confirmed:
             search.note(round_)
@@ -269,9 +295,10 @@ class Reader:
         ours, theirs = self._choice.split(scan.candidates)
         has_open = bool(scan.open or scan.half_sealed)
         if has_open and self._choice.is_by_id:
-            await seal(
-                waits=False, theirs=ours, before=self._choice.oldest_fresh(ours), by_proof=True
-            )
+            # Open buckets come before the first sealed one with fresh messages.
+            now_us = self._lane.clock.now_us()
+            fresh = (at for at, row in ours.items() if has_fresh(row.value, now_us))
+            await seal(waits=False, theirs=ours, before=min(fresh, default=None), by_proof=True)
         await self._claim_sealed(round_, ours)
         if has_open:
             await seal(waits=waits, theirs=theirs)
@@ -368,7 +395,7 @@ class Search:
             self._is_sure = False
             self.pause_s = round_.young_for_s
         elif not round_.rows:
-            self.is_over = self._is_sure or not self._scanner.forget_jumps()
+            self.is_over = self._is_sure or not self._scanner.undecided.forget()
             self._is_sure = True
         else:
             self._is_sure = False
@@ -387,43 +414,3 @@ class Search:
         self.pause_s = self._entropy.jitter(PAUSE_S, 0)
         self._scanner.forget_away()
         self._known_away.clear()
-
-
-class Quiet:
-    """A reader's knowledge of a lane in which it found nothing.
-
-    Attributes:
-        since: The look that found nothing; None if the last one found something, or is running.
-    """
-
-    def __init__(self, lane: Lane, scanner: Scanner) -> None:
-        self._lane = lane
-        self._scanner = scanner
-        self.since: Scan | None = None
-        self._asked_at = -math.inf
-
-    async def may_find(self) -> bool:
-        """Whether a get may find something after one that found nothing, by two cheap reads."""
-        self._scanner.first_reads.forget_news()
-        if self.since is None:
-            return True
-        now, reads = self._lane.clock.monotonic(), self._scanner.first_reads
-        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
-            return True
-        self._asked_at = now
-        return False
-
-    def is_recent(self, within_s: float) -> bool:
-        """Whether the last get found nothing, and this lane was asked within ``within_s``."""
-        if self.since is None:
-            return False
-        asked_at = max(self.since.looked_at, self._asked_at)
-        return self._lane.clock.monotonic() - asked_at < within_s
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the last look was recent and found that nothing at all was left in the lane."""
-        scan = self.since
-        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
-            return False
-        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id

@@ -19,7 +19,7 @@ from cassieq_spark.model.choice import Chooser
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.get.choice import Choice
-from cassieq_spark.queue.get.claim import GRACE_S, Claimer, Round, Rows
+from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimer, Round, Rows
 from cassieq_spark.queue.lane import Lane, per_bucket
 from cassieq_spark.store.cas import Stored
 
@@ -203,7 +203,10 @@ class OpenBuckets:
                 helps=not left or bucket in scan.half_sealed or not self._choice.has_met,
             )
             has_found = bool(round_.claimed or theirs)
-            is_ours = bool(await round_.try_one(bucket, close, has_found=has_found))
+            # It has several statements: none is waited for long, as other buckets follow.
+            each_s = GRACE_S if has_found else PATIENT_GRACE_S
+            with self._lane.store.session.within(each_s=each_s):
+                is_ours = bool(await round_.add(bucket, close))
             row = round_.rows.get(bucket)
             round_.has_sealed |= row is not None and row.value.status is not Status.SEALING
             if self._is_for_program and row is not None and row.value.leases and not is_ours:
