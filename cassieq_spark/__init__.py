@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.put.results import PutResult
     from cassieq_spark.queue.settle.batches import Settled
     from cassieq_spark.queue.settle.settle import Verdict
-    from cassieq_spark.repair.progress import Progress
-    from cassieq_spark.repair.report import Redriven, RepairReport, VerifyReport
+    from cassieq_spark.repair.report import Progress, Redriven, RepairReport, VerifyReport
     from cassieq_spark.spark.connector.config import spark_config
     from cassieq_spark.spark.connector.writer import foreach_batch
     from cassieq_spark.spark.data_source import register

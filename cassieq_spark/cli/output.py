@@ -26,7 +26,7 @@ from rich.text import Text
 
 from cassieq_spark.cli.flags import SHELL_NAMES
 from cassieq_spark.errors import OutputFailed
-from cassieq_spark.repair.progress import Progress
+from cassieq_spark.repair.report import Progress
 
 _CALLS: Final = (
     (r"Open it with client\.queue\('([\w./-]+)'\)", r"Show it with: cassieq queue show \1"),

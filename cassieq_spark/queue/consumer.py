@@ -1,6 +1,6 @@
 """`Consumer` gives messages one by one at the cost of batches: prefetch and grouped acks.
 
-It belongs to the blocking API. `Ahead` does the work, in the engine's event loop.
+It belongs to the blocking API. `Ahead` does the work, for `AsyncConsumer`, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf, doors
 from cassieq_spark.queue.waiting import give_back
-from cassieq_spark.store import portal
+from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import Timer
 from cassieq_spark.store.process import OfOneProcess
 
@@ -137,19 +137,12 @@ class Consumer(OfOneProcess):
                 "a consumer works only inside its block. Write: with queue.consumer() as "
                 "consumer: ..."
             )
-        self._ahead.home.check()
-        shelf, clock = self._ahead.shelf, self._ahead.home
-        if (held := shelf.take()) is not None:
-            return held.message
-        deadline = None if wait_s is None else clock.monotonic() + wait_s
+        ahead = self._ahead
+        ahead.home.check()
+        deadline = ahead.deadline(wait_s)
         while True:
-            with shelf.asking() as ticket:
-                if not ticket.done():
-                    left_s = None if deadline is None else max(0.0, deadline - clock.monotonic())
-                    ticket.wait(left_s)
-                    shelf.look_for(ticket)
-                held = ticket.result()
-            if held is None or shelf.taken(held):
+            held = ahead.shelf.take() or portal.run(ahead.next(deadline))
+            if held is None or ahead.shelf.taken(held):
                 return None if held is None else held.message
 
 
@@ -236,6 +229,30 @@ class Ahead:
                     await asyncio.wait([self._looking], timeout=left_s)
                 self._is_over = True
                 await self._give_back()
+
+    def deadline(self, wait_s: float | None) -> float:
+        """Return when a wait that begins now is over, for `next`. Any thread may call this."""
+        return inf if wait_s is None else self.home.monotonic() + wait_s
+
+    async def next(self, deadline: float) -> Held | None:
+        """Wait for the next message; None if no message came, or the consumer was closed.
+
+        Raises:
+            Exception: See `Shelf.ask`.
+        """
+        answer: asyncio.Future[Held | None] = self._loop.create_future()
+        caller.if_left(self._put_back)
+        self.shelf.ask(answer)
+        with caller.when_left(lambda: self.shelf.leave(answer)):
+            if deadline < inf:
+                left_s = max(0.0, deadline - self.home.monotonic())
+                await asyncio.wait([answer], timeout=left_s)
+                self.shelf.look_for(answer)
+            return await answer
+
+    async def _put_back(self, held: Held | None) -> None:
+        if held is not None:
+            self.shelf.put_back(held)
 
     def _wake(self) -> None:
         """Wake the event loop, because something has changed. Any thread may call this."""

@@ -88,16 +88,12 @@ class Seen:
     rows: Mapping[Place, Stored[Bucket] | None]
     low: Mapping[LaneId, BucketNo]
 
-    def is_over(self, place: Place) -> bool:
-        """Whether nothing is left to do: the bucket is visible, or its row is gone."""
+    def is_known(self, place: Place) -> bool:
+        """Whether the bucket's row is here, and the L read after it, if there is more to do."""
         if place not in self.rows:
             return False
         row = self.rows[place]
-        return row is None or row.value.status in VISIBLE
-
-    def is_known(self, place: Place) -> bool:
-        """Whether the bucket's row, and the L read after it, are here."""
-        return place in self.rows and place.lane in self.low
+        return row is None or row.value.status in VISIBLE or place.lane in self.low
 
     async def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
         """Whether L, read after this row, is above the bucket."""
@@ -229,10 +225,7 @@ async def _publish_all(
         looked, seen = await seen(), None
         to_do: list[Entry] = []
         for entry in some:
-            if looked.is_over(entry[1]):
-                await publish(looked, entry)  # which sends nothing
-            else:
-                (to_do if looked.is_known(entry[1]) else unknown).append(entry)
+            (to_do if looked.is_known(entry[1]) else unknown).append(entry)
         failures += await _each(lane, partial(publish, looked), to_do)
     return failures + await _each(lane, partial(publish, Seen({}, {})), unknown)
 

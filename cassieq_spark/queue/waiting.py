@@ -186,10 +186,11 @@ class Waiting:
             self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._answer_the_late():
                 await self._until_due()
-                if self._answer_the_late() and self._is_due():
+                if self._answer_the_late() and self._line and self._look_at <= loop.time():
                     # A waiter that needs a look and comes while this one is running makes another
                     # one due.
                     self._look_at = inf
@@ -217,9 +218,6 @@ class Waiting:
         """The lane of the latest get; there is one."""
         assert self._lane is not None  # noqa: S101 - a look is for a get
         return self._lane
-
-    def _is_due(self) -> bool:
-        return self._look_at <= asyncio.get_running_loop().time() and bool(self._line)
 
     def _note_deadline(self, waiter: _WaitingGet) -> None:
         heapq.heappush(self._deadlines, (waiter.deadline, next(self._numbers), waiter))

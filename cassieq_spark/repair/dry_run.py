@@ -17,8 +17,7 @@ from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.seal import alive
 from cassieq_spark.repair.cleanup import is_done, rest_us
 from cassieq_spark.repair.heal import has_expired, with_dead
-from cassieq_spark.repair.progress import OnProgress, Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport, noting
+from cassieq_spark.repair.report import OnProgress, QueueRepair, RepairReport, Tracker, noting
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.cas import Stored
 from cassieq_spark.store.store import Store

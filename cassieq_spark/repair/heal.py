@@ -37,8 +37,16 @@ from cassieq_spark.repair.cleanup import (
     sweep_schedules,
     together,
 )
-from cassieq_spark.repair.progress import SILENT, OnProgress, Tracker
-from cassieq_spark.repair.report import Part, QueueRepair, RepairReport, note, noting
+from cassieq_spark.repair.report import (
+    SILENT,
+    OnProgress,
+    Part,
+    QueueRepair,
+    RepairReport,
+    Tracker,
+    note,
+    noting,
+)
 from cassieq_spark.repair.transactions import (
     Undecided,
     abort_if_silent,

@@ -396,7 +396,7 @@ def test_a_get_that_ctrl_c_ends_loses_no_message(door: Door, *, is_late: bool) -
     main = threading.main_thread().ident or 0
 
     def interrupt() -> None:
-        wait_until(lambda: consumer._ahead.shelf._tickets)
+        wait_until(lambda: consumer._ahead.shelf._waiting)
         if not is_late:
             signal.pthread_kill(main, signal.SIGINT)
             return
@@ -405,6 +405,7 @@ def test_a_get_that_ctrl_c_ends_loses_no_message(door: Door, *, is_late: bool) -
         def serve_and_interrupt() -> None:
             serve()
             if consumer._ahead.shelf.waiting():
+                consumer._ahead.shelf._serve = serve  # type: ignore[method-assign]
                 signal.pthread_kill(main, signal.SIGINT)
 
         consumer._ahead.shelf._serve = serve_and_interrupt  # type: ignore[method-assign]

@@ -282,8 +282,20 @@ async def _committed(
     *,
     seen: Callable[[], Awaitable[Seen]],
 ) -> int:
-    """Complete a batch that is committed."""
-    await _roll_forward_if_possible(lane, who.sink_id, row, seen)
+    """Complete a batch that is committed.
+
+    A failure after the commit must not make the caller write the batch again: the next reader,
+    commit or repair carries on where this stops. But a queue that was deleted meanwhile may have
+    taken the batch along: the repair pointer is read after the commit, and then the writer gets an
+    error [T6].
+    """
+    try:
+        await lane.read_pointers()
+        await roll_forward(lane, who.sink_id, row.listed, seen=seen)
+    except (RowCorrupt, QueueDeleted):
+        raise
+    except CassieqError as error:
+        event(_logger, "roll_forward_left_to_others", sink=who.sink_id, error=str(error))
     event(
         _logger,
         "batch_committed",
@@ -295,24 +307,6 @@ async def _committed(
         **asdict(costs),
     )
     return row.listed.messages
-
-
-async def _roll_forward_if_possible(
-    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Awaitable[Seen]]
-) -> None:
-    """Roll forward; a failure after the commit must not make the caller write the batch again.
-
-    The next reader, commit or repair carries on where this stops. But a queue that was deleted
-    meanwhile may have taken the batch along: the repair pointer is read after the commit, and then
-    the writer gets an error [T6].
-    """
-    try:
-        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)
-    except (RowCorrupt, QueueDeleted):
-        raise
-    except CassieqError as error:
-        event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
 
 
 def _gone(who: Identity) -> SinkFenced:

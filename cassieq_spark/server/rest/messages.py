@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.inspect.facts import browse
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
-from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import show_time
 from cassieq_spark.server import batches
 from cassieq_spark.server.door import in_turn

@@ -25,7 +25,7 @@ from cassieq_spark.options.of_spark import VIEWS_OF_MANY
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of, lanes_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.visible import plan_visible
+from cassieq_spark.queue.inspect.facts import plan_visible
 from cassieq_spark.queue.lane import Lane, live_buckets
 from cassieq_spark.queue.schedule import every_lane, looked_at_lanes
 from cassieq_spark.spark import boundary
