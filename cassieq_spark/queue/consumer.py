@@ -311,7 +311,8 @@ class Ahead:
         wanted = replace(self._wanted, at_most=self.shelf.begin_look())
         lane, getter = await self._ways.lane(), self._ways.getter
         found = await tracing.received(lane.queue, getter.look(lane, wanted))
-        held = list(map(Held, found, self._ways.receipts(found), map(_until_us, found)))
+        ends_us = [us_of(one.visible_until) if one.visible_until else 0 for one in found]
+        held = list(map(Held, found, self._ways.receipts(found), ends_us))
         now = self._clock.monotonic()
         self._pace.note(now, has_found=bool(found), lanes=getter.lanes)
         self._look_at = now + self._pace.pause_s(now, lanes=getter.lanes)
@@ -385,7 +386,3 @@ class Ahead:
                 left_us = held.until_us - self._wanted.visibility_us // 2 - now_us
                 at = min(at, max(now + left_us / 1e6, self._renew_again_at.get(place, -inf)))
         self._renewal_timer.set(at)
-
-
-def _until_us(message: Message) -> int:
-    return 0 if message.visible_until is None else us_of(message.visible_until)

@@ -95,7 +95,7 @@ class Queue(OfOneProcess):
     @property
     def labels(self) -> Mapping[str, str]:
         """The queue's labels, as old as its settings. See `Client.label_queue`."""
-        return FrozenDict(self._lane.labels)
+        return FrozenDict(self._lane.row.labels)
 
     @property
     def created_at(self) -> datetime:

@@ -29,6 +29,7 @@ from cassieq_spark.store.tables.hints import Hints
 from cassieq_spark.store.tables.messages import Messages, Overlays
 from cassieq_spark.store.tables.monotons import Monoton, Monotons
 from cassieq_spark.store.tables.pointers import PointerTable
+from cassieq_spark.store.tables.queues import QueueRow
 
 TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")
 
@@ -75,6 +76,7 @@ class Lane:
 
     Attributes:
         lanes: All fixed lanes of the queue, by priority and shard, this one among them.
+        row: The queue's row, as it was read.
         monotons, buckets, messages, pointers, hints: Its rows of these tables.
         overlays: Its updated bodies.
         kept: The records that outlive its dropped buckets.
@@ -86,7 +88,7 @@ class Lane:
     settings: QueueSettings
     created_us: int
     lanes: tuple[LaneId, ...]
-    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    row: QueueRow = field(repr=False, compare=False)
     monotons: Monotons = field(init=False, repr=False, compare=False)
     buckets: Buckets = field(init=False, repr=False, compare=False)
     messages: Messages = field(init=False, repr=False, compare=False)

@@ -198,18 +198,16 @@ async def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
     await lane.overlays.drop(bucket)
 
 
-def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
-    """Whether a creator died before it named a lane, or while it gave its lanes up."""
-    age_s = (now_us - monoton.value.reserved_us) / 1e6
-    return monoton.version.row_version == CREATED and age_s > CREATION_S
-
-
 async def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
     monoton = await store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
         # Its creator died while it gave the lane up: until L goes up, the lane is only closed.
         await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-    elif monoton is not None and _was_left(monoton, store.clock.now_us()):
+    elif monoton is not None and (
+        monoton.version.row_version == CREATED
+        and (store.clock.now_us() - monoton.value.reserved_us) / 1e6 > CREATION_S
+    ):
+        # A creator died before it named the lane, or while it gave its lanes up.
         return await close_unused(store, lane, monoton)
     elif not (await store.lane(lane).pointers.read()).is_deleted:
         return False  # a queue that is being created

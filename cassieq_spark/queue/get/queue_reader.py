@@ -8,7 +8,7 @@ is slow and never stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -20,6 +20,9 @@ from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Holder, give
 from cassieq_spark.queue.get.reader import Reader, Search
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedule import DueLaneCache
+
+News = tuple[list[LaneId], list[LaneId]]
+"""Lanes in which a get may find something; and quiet lanes that were not asked again."""
 
 RESTS_FOR_S: Final = 1.0
 """A program leaves a quiet lane alone this long, while others of its priority or of a higher one
@@ -79,7 +82,7 @@ class QueueReader:
             StoreError: The only lane did not answer.
         """
         self._news = await self._ask(await self._tiers(at_least))
-        return bool(self._news.awake)
+        return bool(self._news[0])
 
     @property
     def is_quiet(self) -> bool:
@@ -184,7 +187,7 @@ class QueueReader:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if await self.readers[only[0]].may_find() else [])
+            return only if await self.readers[only[0]].may_find() else [], []
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
@@ -192,7 +195,7 @@ class QueueReader:
             if has_some:
                 resting += [at for at in tier if self.readers[at].rests(self._rests_for_s)]
         asked = [at for tier in tiers for at in tier if at not in resting]
-        return News(awake=await self.news(asked), resting=resting)
+        return await self.news(asked), resting
 
     def _go_on(self, at_most: int) -> None:
         """Begin with the shard of the last get once more, if others are at work in its lane.
@@ -209,7 +212,7 @@ class QueueReader:
             news: Only lanes that may have something according to this.
         """
         lanes = [lane_id for tier in await self._tiers(at_least) for lane_id in tier]
-        return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news.awake]
+        return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news[0]]
 
     async def _tiers(self, at_least: int) -> list[list[LaneId]]:
         """Return, by priority, the scheduled lanes and the fixed ones, as tiers; none is empty."""
@@ -236,14 +239,6 @@ class QueueReader:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """Lanes in which a get may find something; and quiet lanes that were not asked again."""
-
-    awake: list[LaneId]
-    resting: list[LaneId] = field(default_factory=list)
-
-
 class Rounds:
     """One get over several lanes.
 
@@ -255,8 +250,7 @@ class Rounds:
         self._readers = readers
         self._lane = readers.lane
         self._tiers = tiers
-        self._awake = news.awake
-        self._resting = news.resting
+        self._awake, self._resting = news
         # A part of the get is offered to one lower tier, drawn at random [U15].
         lower = tiers[1:]
         self._rng = self._lane.store.entropy.rng

@@ -12,7 +12,7 @@ The first two are followed by a look if they give nothing. Holds I2, I9, I10.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -59,20 +59,6 @@ again: their messages wait no longer once they answer (I10)."""
 _logger = get_logger("queue")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
-    """A look that found enough for a budget, and until when it is used (monotonic)."""
-
-    scan: Scan
-    budget: Budget
-    good_until: float
-
-    def serves(self, budget: Budget, now: float) -> bool:
-        """Whether it was made for as many messages, a moment ago."""
-        is_enough = self.budget.messages >= budget.messages
-        return is_enough and self.budget.size_bytes == budget.size_bytes and now < self.good_until
-
-
 class Reader:
     """One consumer of a lane.
 
@@ -90,7 +76,7 @@ class Reader:
         self._open = OpenBuckets(
             lane, self._scanner, self._choice, is_for_program=self._is_for_program
         )
-        self._ahead: _Ahead | None = None
+        self._ahead: tuple[Scan, Budget] | None = None  # it found enough for this
         self.has_looked = False
         self.since: Scan | None = None
         self._asked_at = -math.inf
@@ -147,11 +133,7 @@ class Reader:
         """
         scan = await self._scanner.scan(at_most, want_bytes=at_most_bytes)
         if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
-            self._ahead = _Ahead(
-                scan=scan,
-                budget=Budget(messages=at_most, size_bytes=at_most_bytes),
-                good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
-            )
+            self._ahead = scan, Budget(messages=at_most, size_bytes=at_most_bytes)
         return self._ahead is not None
 
     async def get(self, at_most: int, *, at_most_bytes: float | None = None) -> list[Claimed]:
@@ -270,8 +252,13 @@ class Reader:
             if budget.messages < 1 or budget.size_bytes is not None or self._choice.is_by_id:
                 return []
             rows, tries = self._choice.left(budget.messages), 1
-        elif ahead is not None and ahead.serves(budget, self._lane.clock.monotonic()):
-            scan, rows, tries = ahead.scan, ahead.scan.candidates, TRIES
+        elif (
+            ahead is not None
+            and ahead[1].messages >= budget.messages
+            and ahead[1].size_bytes == budget.size_bytes
+            and self._lane.clock.monotonic() < ahead[0].looked_at + AHEAD_FOR_S
+        ):
+            scan, rows, tries = ahead[0], ahead[0].candidates, TRIES
         else:
             return []
         round_ = self._round(replace(budget))

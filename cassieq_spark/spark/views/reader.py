@@ -249,7 +249,7 @@ class BucketsPartition(InputPartition):
 
     def __repr__(self) -> str:
         """Show no rows: Spark prints partitions."""
-        return f"BucketsPartition(queue={self.lane.queue!r}, spans={len(self.spans)})"
+        return f"BucketsPartition(queue={self.lane.row.name!r}, spans={len(self.spans)})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
         """Read for views ``buckets``, ``leases`` and ``dead``.
