@@ -2283,8 +2283,8 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         old="""        await lane.read_pointers()
-        await roll_forward(lane, who.sink_id, row.listed, seen=seen)""",
-        new="        await roll_forward(lane, who.sink_id, row.listed, seen=seen)",
+        await roll_forward(lane, who.sink_id, row.listed)""",
+        new="        await roll_forward(lane, who.sink_id, row.listed)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),

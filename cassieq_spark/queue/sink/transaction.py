@@ -7,7 +7,7 @@ See docs/design/sink.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import assert_never
@@ -37,7 +37,7 @@ from cassieq_spark.model.sink_txn import (
     WriteUnder,
 )
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
+from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.call import repeating
 from cassieq_spark.store.cas import Applied, Evicted, Outcome, Refused
@@ -182,14 +182,12 @@ async def commit(
                     event(_logger, "replay_skipped", sink=who.sink_id, batch=batch_id)
                     return 0
             case Commit(row=row, roll_first=earlier):
-                # The buckets are prepared by now: read them beside the commit.
-                seen = begin_look(lane, (place for place, _ in row.listed))
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
                 await roll_forward(lane, who.sink_id, earlier)
                 outcome = await sinks.update(who.sink_id, stored, row)
                 if await _took_effect(lane, who, outcome, row):
                     costs = sum((one.costs for one in results), meter.read())
-                    return await _committed(lane, who, batch_id, row, costs, seen=seen)
+                    return await _committed(lane, who, batch_id, row, costs)
             case _:
                 assert_never(decision)
     raise lane.contended(f"sink {who.sink_id!r} of queue {lane.queue!r}")
@@ -273,15 +271,7 @@ async def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     )
 
 
-async def _committed(
-    lane: Lane,
-    who: Identity,
-    batch_id: int,
-    row: SinkRow,
-    costs: Costs,
-    *,
-    seen: Callable[[], Awaitable[Seen]],
-) -> int:
+async def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
     """Complete a batch that is committed.
 
     A failure after the commit must not make the caller write the batch again: the next reader,
@@ -291,7 +281,7 @@ async def _committed(
     """
     try:
         await lane.read_pointers()
-        await roll_forward(lane, who.sink_id, row.listed, seen=seen)
+        await roll_forward(lane, who.sink_id, row.listed)
     except (RowCorrupt, QueueDeleted):
         raise
     except CassieqError as error:
