@@ -2090,7 +2090,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A get of the higher classes is quiet by those alone.",
-        old="        self._looked_at = [at for tier in tiers for at in tier]\n",
+        old="        self.looked_at = [at for tier in tiers for at in tier]\n",
         new="",
         tests=(
             "tests/node/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",

@@ -210,7 +210,7 @@ def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call
         raise StoreTimeout("the open buckets were not looked at")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reader._open, "_ripe", fails)
+        patched.setattr(reader._open, "ripe", fails)
         with pytest.raises(StoreTimeout):
             portal.run(reader.get(100))
     assert 40 == watch.queue.stats().visible

@@ -139,7 +139,7 @@ class Getter:
             claimed: list[Claimed] = []
             if await reader.may_find(at_least=at_least):
                 claimed = await reader.get(wanted.at_most, at_least=at_least)
-            self.lanes = reader.looked_at
+            self.lanes = len(reader.looked_at)
             if not claimed:
                 return []
             began = lane.clock.monotonic()

@@ -50,6 +50,7 @@ class QueueReader:
     Attributes:
         holder: The owner of its leases, which may change between gets.
         readers: Its reader of each lane.
+        looked_at: The lanes that the last get looked at.
     """
 
     def __init__(self, lane: Lane, holder: Holder) -> None:
@@ -64,12 +65,7 @@ class QueueReader:
         self._last: LaneId | None = None
         self._news: News | None = None
         self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0
-        self._looked_at = list(self.readers)
-
-    @property
-    def looked_at(self) -> int:
-        """The number of lanes that the last get looked at."""
-        return len(self._looked_at)
+        self.looked_at = list(self.readers)
 
     async def may_find(self, *, at_least: int = 0) -> bool:
         """Whether a get may find something after one that found nothing.
@@ -87,7 +83,7 @@ class QueueReader:
     @property
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        readers = [self.readers.get(lane_id) for lane_id in self._looked_at]
+        readers = [self.readers.get(lane_id) for lane_id in self.looked_at]
         return all(reader is None or reader.since is not None for reader in readers)
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
@@ -154,9 +150,9 @@ class QueueReader:
         self._go_on(at_most)
         tiers = await self._tiers(at_least)
         news, self._news = self._news, None
-        self._looked_at = [at for tier in tiers for at in tier]
-        if len(self._looked_at) == 1:
-            (only,) = self._looked_at
+        self.looked_at = [at for tier in tiers for at in tier]
+        if len(self.looked_at) == 1:
+            (only,) = self.looked_at
             return await self.readers[only].get(at_most, at_most_bytes=at_most_bytes)
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)

@@ -182,7 +182,7 @@ class Reader:
             StoreTimeout, StoreUnavailable: It could not look.
         """
         scan = await self._scanner.scan(budget.messages, want_bytes=budget.size_bytes, peeks=True)
-        await self._open.see(scan)
+        await self._open.ripe(scan, has_found=False)
         self.has_looked = True
 
     @property

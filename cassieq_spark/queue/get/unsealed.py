@@ -139,10 +139,6 @@ class OpenBuckets:
         """The last bucket that this reader has sealed, if it held only a few messages."""
         return None if self._eager_after == math.inf else self._last_sealed
 
-    async def see(self, scan: Scan) -> None:
-        """Note which open buckets hold messages, so that these become ripe; seal nothing."""
-        await self._ripe(scan, has_found=False)
-
     async def claim(
         self,
         scan: Scan,
@@ -164,7 +160,7 @@ class OpenBuckets:
             waits: Whether to wait for a young bucket if there is nothing else.
             theirs: Buckets where others are at work, and which have messages if this finds too few.
             before: Only buckets before this one; None: all.
-            by_proof: See `_ripe`.
+            by_proof: See `ripe`.
         """
         budget = round_.budget
         has_found = bool(round_.claimed)
@@ -173,7 +169,7 @@ class OpenBuckets:
             # Messages that were put since the last look must be found: memory only serves calls
             # that have messages already.
             self._looked_at.clear()
-        ripe, young_for_s = await self._ripe(
+        ripe, young_for_s = await self.ripe(
             scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
         )
         has_filled = any(bucket in self._first_seen for bucket in ripe)
@@ -184,7 +180,7 @@ class OpenBuckets:
             await self._lane.clock.sleep(young_for_s)
             young_for_s = None
             self._looked_at.clear()
-            ripe, _ = await self._ripe(scan, has_found=False)
+            ripe, _ = await self.ripe(scan, has_found=False)
         left = [
             bucket
             for bucket in (*scan.half_sealed, *ripe)
@@ -259,7 +255,7 @@ class OpenBuckets:
         between = oldest - self._last_sealed - 1
         return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
 
-    async def _ripe(
+    async def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False, by_proof: bool = False
     ) -> tuple[list[BucketNo], float | None]:
         """Return open buckets that may be sealed now, and the seconds until the next one may be.
