@@ -397,21 +397,16 @@ def by_state(
             parts = [replace(part, runs=part.runs & asked) for part in parts]
         return [part for part in parts if part.runs]
 
+    parts: tuple[Iterable[Returned], ...]
     if row is None or row.status is Status.SEALING:
+        row = None
         due = runs_of(chunk for chunk in waiting if is_due(chunk, now_us))
         later = runs_of(chunk for chunk in waiting if not is_due(chunk, now_us))
-        return ByState(
-            visible=wanted([Returned(deliveries=0, runs=due)]),
-            leased=(),
-            delayed=wanted([Returned(deliveries=0, runs=later)]),
-            row=None,
-        )
-    return ByState(
-        visible=wanted(rules.visible(row, now_us)),
-        leased=wanted(rules.leased(row, now_us)),
-        delayed=wanted(rules.delayed(row, now_us)),
-        row=row,
-    )
+        parts = [Returned(deliveries=0, runs=due)], [], [Returned(deliveries=0, runs=later)]
+    else:
+        parts = rules.visible(row, now_us), rules.leased(row, now_us), rules.delayed(row, now_us)
+    visible, leased, delayed = map(wanted, parts)
+    return ByState(visible=visible, leased=leased, delayed=delayed, row=row)
 
 
 def of_lane(ids: Mapping[Place, Runs] | None, lane: Lane) -> dict[BucketNo, Runs] | None:
