@@ -404,11 +404,7 @@ class Claimer:
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
         if self.holder.is_program:
             lane.messages.keep(bucket, closed.chunks)  # for Spark, executors read them
-        got = [
-            Claimed(lane=lane, bucket=bucket, lease=lease, row=closed.row)
-            for lease in closed.leases
-            if row.lease(lease.lease_id) is not None
-        ]
+        got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
             return got, closed.row
         at_most = budget.for_messages_of(row, budget.messages)
@@ -455,6 +451,19 @@ class Claimer:
         again = (one.lease for one in in_time if one.lease.delivery_count > 1)
         metrics.REDELIVERED.inc(lane.queue, sum(lease.runs.count for lease in again))
         return in_time
+
+
+def held(
+    lane: Lane, bucket: BucketNo, row: Stored[Bucket] | None, leases: Iterable[Lease]
+) -> list[Claimed]:
+    """Return our new leases that are in the row."""
+    if row is None:
+        return []
+    return [
+        Claimed(lane=lane, bucket=bucket, lease=lease, row=row)
+        for lease in leases
+        if row.value.lease(lease.lease_id) is not None
+    ]
 
 
 async def give_back(claimed: list[Claimed]) -> None:
