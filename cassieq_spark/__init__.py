@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a type checker exports what is imported as itself
     from cassieq_spark.queue.put.results import PutResult as PutResult
     from cassieq_spark.queue.settle.batches import Settled as Settled
     from cassieq_spark.queue.settle.settle import Verdict as Verdict
-    from cassieq_spark.repair.progress import Progress as Progress
+    from cassieq_spark.repair.report import Progress as Progress
     from cassieq_spark.repair.report import Redriven as Redriven
     from cassieq_spark.repair.report import RepairReport as RepairReport
     from cassieq_spark.repair.report import VerifyReport as VerifyReport

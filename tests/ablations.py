@@ -951,7 +951,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P6",
         rule="Callers whose messages are put together are each told of their own only.",
-        old="one.answer.set_result(found.chosen(range(start, end)))\n",
+        old="one.answer.set_result(replace(found, each=found.each[start:end]))\n",
         new="one.answer.set_result(found)\n",
         tests=(
             "tests/unit/test_together.py::test_p6_each_is_told_what_became_of_its_own_messages",
@@ -1085,7 +1085,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="R10",
         rule="All buckets without a row cost one read of the repair pointer together.",
-        old="            if bucket >= low and not self._undecided",
+        old="            if bucket >= low and not self.undecided",
         new="            if bucket >= self._lane.read_pointers().repair and not self._undecided",
         tests=(
             "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
@@ -1274,8 +1274,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="R21",
         rule="A lease lasts at least four of the client's own CAS times.",
-        old="now_us + max(self.visibility_us, self.lane.store.sender.spare_us)",
-        new="now_us + self.visibility_us",
+        old="now_us + max(self.holder.visibility_us, self.lane.store.sender.spare_us)",
+        new="now_us + self.holder.visibility_us",
         tests=(
             "tests/node/test_claims.py::test_r21_a_lease_lasts_some_of_the_clients_own_cas_times",
         ),
@@ -1774,16 +1774,7 @@ ABLATIONS: Final = (
     ),
     Ablation(
         mark="U6",
-        rule="An ack goes to the lane that its receipt names.",
-        old="        return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])\n",
-        new="        return await ack_bucket(lane, place.bucket, [receipts[at] for at in places[place]])\n",
-        tests=(
-            "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
-        ),
-    ),
-    Ablation(
-        mark="U6",
-        rule="So does every other verdict.",
+        rule="A verdict goes to the lane that its receipt names.",
         old="settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)",
         new="settle_bucket(lane, place.bucket, leases, tells_acked=tells_acked)",
         tests=(
@@ -1874,7 +1865,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A quiet lane rests for a second, as long as others fill a program's gets.",
-        old="        self._rests_for_s = RESTS_FOR_S if run is None else 0.0\n",
+        old="        self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0\n",
         new="        self._rests_for_s = 0.0\n",
         tests=(
             "tests/node/test_resting_lanes.py::test_u15_gets_from_one_lane_do_not_ask_the_quiet_ones_each_time",
@@ -1893,7 +1884,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="No lane rests if all are quiet.",
-        old="            has_some = has_some or any(self._readers[at].quiet.since is None for at in tier)\n",
+        old="            has_some = has_some or any(self.readers[at].since is None for at in tier)\n",
         new="            has_some = True\n",
         tests=(
             "tests/node/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
@@ -1902,12 +1893,12 @@ ABLATIONS: Final = (
     Ablation(
         mark="U15",
         rule="A lane that was found to have news does not rest until it was read.",
-        old="""        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
+        old="""        if await self._scanner.first_reads.has_news(since):
             return True
         self._asked_at = now
 """,
         new="""        self._asked_at = now
-        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
+        if await self._scanner.first_reads.has_news(since):
             return True
 """,
         tests=(
@@ -2099,7 +2090,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="lanes",
         rule="A get of the higher classes is quiet by those alone.",
-        old="        self._looked_at = [at for tier in tiers for at in tier]\n",
+        old="        self.looked_at = [at for tier in tiers for at in tier]\n",
         new="",
         tests=(
             "tests/node/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",
@@ -2292,8 +2283,8 @@ ABLATIONS: Final = (
         mark="T6",
         rule="The repair pointer is read after a commit: a deletion meanwhile is no success.",
         old="""        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)""",
-        new="        await roll_forward(lane, sink_id, row.listed, seen=seen)",
+        await roll_forward(lane, who.sink_id, row.listed)""",
+        new="        await roll_forward(lane, who.sink_id, row.listed)",
         tests=(
             "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Self
 
 from cassieq_spark.doors import documented
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
-from cassieq_spark.queue.ahead import Ahead, ConsumerContext
-from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.queue.consumer import Ahead, Consumer, ConsumerContext
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess
@@ -104,31 +101,12 @@ class AsyncConsumer(OfOneProcess):
         return self._ahead
 
     async def _get(self, wait_s: float | None) -> Message | None:
-        shelf = self._begun.shelf
+        ahead = self._begun
         # Without this, a task whose messages are all here at once would hold up the other tasks of
         # its event loop.
         await asyncio.sleep(0)
-        if (held := shelf.take()) is not None:
-            return held.message
-        loop = asyncio.get_running_loop()
-        deadline = None if wait_s is None else loop.time() + wait_s
+        deadline = ahead.deadline(wait_s)
         while True:
-            with shelf.asking() as ticket:
-                told = asyncio.Event()
-                ticket.wake = partial(_wake, loop, told)
-                if not ticket.done():
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(deadline):
-                            await told.wait()
-                    shelf.look_for(ticket)
-                while not ticket.done():
-                    await told.wait()
-                held = ticket.result()
-            if held is None or shelf.taken(held):
+            held = ahead.shelf.take() or await portal.asked(ahead.next(deadline))
+            if held is None or ahead.shelf.taken(held):
                 return None if held is None else held.message
-
-
-def _wake(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
-    """Wake a task, unless its loop was closed while it waited."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(told.set)

@@ -32,7 +32,7 @@ from typer.core import TyperGroup
 from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
-from cassieq_spark.repair.progress import Progress
+from cassieq_spark.repair.report import Progress
 
 _CALLS: Final = (
     (r"Open it with client\.queue\('([\w./-]+)'\)", r"Show it with: cassieq queue show \1"),

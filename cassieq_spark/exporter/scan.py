@@ -23,7 +23,7 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import QueueStats, scheduled_later, stats
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.repair.lead import Lead, taken
+from cassieq_spark.repair.lead import Lead, leading
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
 
@@ -147,7 +147,7 @@ class Scanner:
                 continue
             try:
                 await self._forget_gone(store)
-                async with taken(store, name) as lead:
+                async with leading(store, name) as lead:
                     if lead is not None:
                         await self._lead(store, lead)
             except CassieqError as error:

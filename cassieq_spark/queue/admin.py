@@ -36,8 +36,7 @@ from cassieq_spark.options import QueueSettings, arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import at_home, check_home, lane_of, missing, read_row, sources_of
 from cassieq_spark.queue.inspect.stats import stats
-from cassieq_spark.queue.lane import Lane, attempts, live_buckets, windows
-from cassieq_spark.queue.per_bucket import first_of, per_bucket
+from cassieq_spark.queue.lane import Lane, attempts, first_of, live_buckets, per_bucket, windows
 from cassieq_spark.queue.reserve import give_up
 from cassieq_spark.queue.schedule import every_lane
 from cassieq_spark.store.store import Store

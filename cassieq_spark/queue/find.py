@@ -54,24 +54,13 @@ class QueueInfo:
 class LaneSpec:
     """A lane without its store, pickled into tasks so that they need not read the queue's row."""
 
-    queue: QueueName
+    row: QueueRow
     lane_id: LaneId
-    settings: QueueSettings
-    created_us: int
-    lanes: tuple[LaneId, ...]
-    datacenter: str
 
     @classmethod
     def of(cls, lane: Lane) -> LaneSpec:
         """Describe a lane as it is open here."""
-        return cls(
-            queue=lane.queue,
-            lane_id=lane.lane_id,
-            settings=lane.settings,
-            created_us=lane.created_us,
-            lanes=lane.lanes,
-            datacenter=lane.store.session.datacenter,
-        )
+        return cls(row=lane.row, lane_id=lane.lane_id)
 
     def on(self, store: Store) -> Lane:
         """Return the lane in this process, as it was where the spec was made.
@@ -79,16 +68,7 @@ class LaneSpec:
         Raises:
             UsageError: This process has connected to nodes of another data centre [P21].
         """
-        if self.datacenter != store.session.datacenter:
-            raise _elsewhere(store, self.queue, self.datacenter)
-        return Lane(
-            store=store,
-            queue=self.queue,
-            lane_id=self.lane_id,
-            settings=self.settings,
-            created_us=self.created_us,
-            lanes=self.lanes,
-        )
+        return lane_of(store, self.row).sibling(self.lane_id)
 
 
 async def open_lane(store: Store, name: QueueName) -> Lane:
@@ -251,15 +231,11 @@ def check_home(store: Store, row: QueueRow) -> None:
         UsageError: The queue lives in another data centre.
     """
     if not at_home(store, row):
-        raise _elsewhere(store, row.name, row.home_datacenter)
-
-
-def _elsewhere(store: Store, name: str, home: str) -> UsageError:
-    return UsageError(
-        f"queue {name!r} lives in data centre {home!r}, but this client is connected to "
-        f"{store.session.datacenter!r}. Connect to {home!r}: the quorums of that data centre "
-        "decide"
-    )
+        raise UsageError(
+            f"queue {row.name!r} lives in data centre {row.home_datacenter!r}, but this client is "
+            f"connected to {store.session.datacenter!r}. Connect to {row.home_datacenter!r}: the "
+            "quorums of that data centre decide"
+        )
 
 
 def lane_of(store: Store, row: QueueRow) -> Lane:
@@ -276,5 +252,5 @@ def lane_of(store: Store, row: QueueRow) -> Lane:
         settings=row.settings,
         created_us=row.created_us,
         lanes=row.lanes,
-        labels=row.labels,
+        row=row,
     )

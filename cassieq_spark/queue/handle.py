@@ -10,27 +10,28 @@ from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.doors import blocking
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.model.settlement import Action, Extend, Reject, Release
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue import admin
-from cassieq_spark.queue.ahead import ConsumerContext
-from cassieq_spark.queue.consumer import Consumer
+from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
-from cassieq_spark.queue.inspect.visible import peek
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, time_of
 from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.queue.put.together import Together, Where
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import Verdict, cancel
-from cassieq_spark.queue.waiting import give_back
-from cassieq_spark.queue.work import Where, Work
+from cassieq_spark.queue.waiting import Waiting, give_back
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
@@ -38,6 +39,9 @@ from cassieq_spark.store.process import OfOneProcess
 Seconds = float | timedelta
 Held = Message | str
 
+
+QUEUES: Final = 1_000
+"""The number of queues without an open handle whose `Work` a client keeps."""
 
 LOOK_AGAIN_S: Final = 5.0
 """The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
@@ -58,12 +62,22 @@ class PutManyOptions(TypedDict, total=False):
     message_ids: Sequence[UUID | str | None] | None
 
 
+class Work:
+    """The state that one client keeps for one queue, shared by all its handles.
+
+    Everything that works on the queue holds it.
+    """
+
+    def __init__(self, entropy: Entropy) -> None:
+        self.waiting = Waiting(entropy)
+        self.puts = Together(entropy, self.waiting.look_soon)
+
+
 class Queue(OfOneProcess):
     """One queue. Threads may share the handle; it does not pickle."""
 
     def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
         self._lane = lane
-        # All handles of a lane share one producer, which fills a bucket of its own [P15].
         self._work = works.get_or_make(lane.lane_id, partial(Work, lane.store.entropy))
         self._works = works
         self._looked_at = lane.clock.monotonic()
@@ -81,7 +95,7 @@ class Queue(OfOneProcess):
     @property
     def labels(self) -> Mapping[str, str]:
         """The queue's labels, as old as its settings. See `Client.label_queue`."""
-        return FrozenDict(self._lane.labels)
+        return FrozenDict(self._lane.row.labels)
 
     @property
     def created_at(self) -> datetime:
@@ -140,7 +154,7 @@ class Queue(OfOneProcess):
         where = Where(priority, key, delay, due_at)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
         lane = await self._current()
-        put = await self._work.put(lane, [body], where, ttl=ttl, dedup_keys=keys, **more)
+        put = await self._work.puts.put(lane, [body], where, ttl=ttl, dedup_keys=keys, **more)
         return put.message_ids[0]
 
     @overload
@@ -201,8 +215,8 @@ class Queue(OfOneProcess):
         where = Where(priority, key, delay, due_at, may_be_lists=True)
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
         lane = await self._current()
-        put = await self._work.put(lane, bodies, where, ttl=ttl, dedup_keys=dedup_keys, **more)
-        return put.message_ids if dedup_keys is None else put.each
+        put = await self._work.puts.put(lane, bodies, where, ttl=ttl, dedup_keys=dedup_keys, **more)
+        return put.message_ids if dedup_keys is None else put.results
 
     @blocking
     async def get(
@@ -255,10 +269,7 @@ class Queue(OfOneProcess):
             StoreError: For some messages it is unknown whether they are acked. Ack again.
         """
         given = await self._checked(messages)
-        verdicts, failure = await settle.ack(await self._current(), given)
-        if failure is not None:
-            raise failure
-        settle.check_verdicts(await self._current(), given, verdicts)
+        await self._settle(await self._current(), given, ACK)
 
     @blocking
     @tracing.settles("ack_each")
@@ -270,8 +281,7 @@ class Queue(OfOneProcess):
             QueueDeleted: The queue is gone.
         """
         given = await self._checked(messages)
-        verdicts, _ = await settle.ack(await self._current(), given)
-        return verdicts
+        return (await settle.settle_receipts(await self._current(), given, ACK))[0]
 
     @blocking
     @tracing.settles("extend")
@@ -495,15 +505,17 @@ class Queue(OfOneProcess):
         For the gateway; runs in the event loop.
         """
         action = Extend(visibility_us=-EXPIRY_MARGIN_US)
-        await settle.settle_receipts(await self._current(), await self._checked(messages), action)
+        given = await self._checked(messages)
+        _, _, failure = await settle.settle_receipts(await self._current(), given, action)
+        if failure is not None:
+            raise failure
         self._work.waiting.look_soon()
 
     async def _settle(self, lane: Lane, given: list[Receipt], action: Action) -> None:
-        refused, _ = await settle.settle_receipts(lane, given, action)
+        verdicts, _, failure = await settle.settle_receipts(lane, given, action)
         if isinstance(action, Release) and action.due_us is None:
             self._work.waiting.look_soon()
-        if refused:
-            raise settle.expired(lane, refused)
+        settle.check(lane, action, given, verdicts, failure)
 
     async def _checked(self, messages: Held | Iterable[Held]) -> list[Receipt]:
         count = len(messages) if isinstance(messages, list | tuple) else 1

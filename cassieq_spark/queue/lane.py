@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from math import inf
+from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import Clock
-from cassieq_spark.errors import CasContention, QueueDeleted
+from cassieq_spark.errors import CasContention, CassieqError, QueueDeleted, StoreError
 from cassieq_spark.model.bucket import Bucket, IllegalMove
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName
 from cassieq_spark.model.lanes import DueLane, Fixed
@@ -26,6 +28,7 @@ from cassieq_spark.store.tables.dedup import Kept
 from cassieq_spark.store.tables.lanes import Monoton, Monotons
 from cassieq_spark.store.tables.messages import Messages, Overlays
 from cassieq_spark.store.tables.pointers import Hints, PointerTable
+from cassieq_spark.store.tables.queues import QueueRow
 
 TABLES: Final = ("monotons", "buckets", "messages", "overlays", "pointers", "hints", "kept")
 
@@ -72,6 +75,7 @@ class Lane:
 
     Attributes:
         lanes: All fixed lanes of the queue, by priority and shard, this one among them.
+        row: The queue's row, as it was read.
         monotons, buckets, messages, pointers, hints: Its rows of these tables.
         overlays: Its updated bodies.
         kept: The records that outlive its dropped buckets.
@@ -83,7 +87,7 @@ class Lane:
     settings: QueueSettings
     created_us: int
     lanes: tuple[LaneId, ...]
-    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    row: QueueRow = field(repr=False, compare=False)
     monotons: Monotons = field(init=False, repr=False, compare=False)
     buckets: Buckets = field(init=False, repr=False, compare=False)
     messages: Messages = field(init=False, repr=False, compare=False)
@@ -326,3 +330,84 @@ def windows(buckets: range, size: int) -> Iterator[list[BucketNo]]:
     """Split buckets into lists of at most ``size``."""
     for start in range(buckets.start, buckets.stop, size):
         yield [BucketNo(number) for number in range(start, min(start + size, buckets.stop))]
+
+
+R = TypeVar("R")
+K = TypeVar("K", BucketNo, Place)
+
+LATER_S: Final = 1.0
+"""A look waits this long for each bucket after it has waited for one in vain."""
+
+
+async def each_bucket(
+    lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
+) -> dict[K, R]:
+    """Run ``work`` for every bucket, side by side. Raise an error when all others are done [T5].
+
+    Args:
+        buckets: Numbers of buckets of this lane, or places in any lanes of its queue.
+
+    Raises:
+        CassieqError: The error of the first bucket that failed, with its number. An error about the
+            whole queue comes first.
+    """
+    done, failed = await per_bucket(lane, work, buckets)
+    if failed:
+        raise first_of(failed)
+    return done
+
+
+async def per_bucket(
+    lane: Lane, work: Callable[[K], Awaitable[R]], buckets: Iterable[K]
+) -> tuple[dict[K, R], dict[K, CassieqError]]:
+    """Return the result of ``work`` for each bucket, and the errors of failed ones."""
+    todo = list(buckets)
+    done: dict[K, R] = {}
+    failed: dict[K, CassieqError] = {}
+    for bucket, result in zip(todo, await lane.store.session.each(work, todo), strict=True):
+        if isinstance(result, CassieqError):
+            failed[bucket] = named(result, lane, bucket)
+        else:
+            done[bucket] = result
+    return done, failed
+
+
+async def read_rows(
+    lane: Lane, buckets: Iterable[BucketNo], away: dict[BucketNo, CassieqError]
+) -> dict[BucketNo, Stored[Bucket] | None]:
+    """Read rows, for a look at many buckets. Add those that do not answer to ``away``, with errors.
+
+    Once a bucket did not answer, the wait for the next ones is short: there may be one in every
+    window [T5].
+    """
+    with lane.store.session.within(each_s=LATER_S if away else inf):
+        rows, unread = await lane.buckets.read_many(buckets)
+    away |= {bucket: named(error, lane, bucket) for bucket, error in unread.items()}
+    return rows
+
+
+def first_of(failed: Mapping[K, CassieqError]) -> CassieqError:
+    """Choose the error to raise for all: a deleted queue says more than a missing answer."""
+    errors = sorted(failed.values(), key=lambda error: isinstance(error, StoreError))
+    if len(errors) > 1:
+        others = f" ({len(errors) - 1} more buckets failed)"
+        if not errors[0].message.endswith(others):
+            errors[0].message += others
+    return errors[0]
+
+
+def named(error: CassieqError, lane: Lane, at: BucketNo | Place) -> CassieqError:
+    """Add the bucket to the text of an error."""
+    if isinstance(at, Place):
+        lane, at = lane.sibling(at.lane), at.bucket
+    if isinstance(error, StoreError) and f"bucket {at} of " not in error.message:
+        error.message = f"{lane.bucket_title(at)}: {error.message}"
+    return error
+
+
+def by_lane(found: Iterable[tuple[LaneId, BucketNo]]) -> defaultdict[LaneId, list[BucketNo]]:
+    """Group buckets by their lanes."""
+    grouped: defaultdict[LaneId, list[BucketNo]] = defaultdict(list)
+    for lane_id, bucket in found:
+        grouped[lane_id].append(bucket)
+    return grouped

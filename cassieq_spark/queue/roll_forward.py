@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -21,9 +20,8 @@ from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.rows.intents import return_times_us
 from cassieq_spark.model.sink_txn import BucketList, Fate, SinkRow, fate
-from cassieq_spark.queue.expiry import ExpiryHintWriter
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import by_lane, named
+from cassieq_spark.queue.lane import Lane, by_lane, named
+from cassieq_spark.queue.seal import ExpiryHintWriter
 
 Rows = dict[BucketNo, Stored[Bucket]]
 
@@ -47,19 +45,10 @@ TOGETHER: Final = 64
 _logger = get_logger("queue")
 
 
-async def roll_forward(
-    lane: Lane,
-    sink_id: str,
-    listed: BucketList,
-    *,
-    seen: Callable[[], Awaitable[Seen]] | None = None,
-) -> None:
+async def roll_forward(lane: Lane, sink_id: str, listed: BucketList) -> None:
     """Make every bucket of a committed batch visible, in all lanes. Idempotent; 16 run at once.
 
     A bucket that fails stops no other.
-
-    Args:
-        seen: The result of `begin_look` for this list, if the caller has begun it.
 
     Raises:
         StoreError: A bucket could not be reached; the others are visible [T5].
@@ -71,7 +60,7 @@ async def roll_forward(
     async def publish(seen: Seen, entry: Entry) -> object:
         return await _publish(lane, *entry, seen=seen)
 
-    failures = await _publish_all(lane, [(sink_id, *entry) for entry in listed], publish, seen)
+    failures = await _publish_all(lane, [(sink_id, *entry) for entry in listed], publish)
     if failures:
         (_, place, _), error = failures[0]
         raise named(error, lane, place)
@@ -89,16 +78,12 @@ class Seen:
     rows: Mapping[Place, Stored[Bucket] | None]
     low: Mapping[LaneId, BucketNo]
 
-    def is_over(self, place: Place) -> bool:
-        """Whether nothing is left to do: the bucket is visible, or its row is gone."""
+    def is_known(self, place: Place) -> bool:
+        """Whether the bucket's row is here, and the L read after it, if there is more to do."""
         if place not in self.rows:
             return False
         row = self.rows[place]
-        return row is None or row.value.status in VISIBLE
-
-    def is_known(self, place: Place) -> bool:
-        """Whether the bucket's row, and the L read after it, are here."""
-        return place in self.rows and place.lane in self.low
+        return row is None or row.value.status in VISIBLE or place.lane in self.low
 
     async def is_dropped(self, lane: Lane, bucket: BucketNo, row: Bucket) -> bool:
         """Whether L, read after this row, is above the bucket."""
@@ -109,38 +94,27 @@ class Seen:
         return await lane.is_dropped(bucket)
 
 
-def begin_look(lane: Lane, places: Iterable[Place]) -> Callable[[], Awaitable[Seen]]:
-    """Begin to read the rows of some buckets, at most as many as are published together.
-
-    Returns:
-        A function to call once. It waits for the rows, then reads L of each lane that has some to
-        publish (G5).
-    """
-    with lane.store.session.within(each_s=LOOK_S):
+async def _look(lane: Lane, places: Iterable[Place]) -> Seen:
+    """Read the rows of some buckets, then L of each lane that has some to publish (G5)."""
+    session = lane.store.session
+    with session.within(each_s=LOOK_S):
         asked = {
             lane_id: lane.sibling(lane_id).buckets.begin_read_some(buckets)
-            for lane_id, buckets in by_lane(islice(places, TOGETHER)).items()
+            for lane_id, buckets in by_lane(places).items()
         }
-
-    async def low_of(at: LaneId) -> BucketNo:
-        return (await lane.sibling(at).read_pointers()).repair
-
-    async def wait() -> Seen:
-        rows = {
-            Place(lane_id, bucket): row
-            for lane_id, answered in asked.items()
-            for bucket, row in (await answered())[0].items()
-            if row is None or row.value.status in AS_LISTED
-        }
-        waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
-        lanes = list(dict.fromkeys(place.lane for place in waiting))
-        session = lane.store.session
-        with session.within(each_s=LOOK_S):
-            lows = await session.each(low_of, lanes)
-        low = {at: one for at, one in zip(lanes, lows, strict=True) if isinstance(one, int)}
-        return Seen(rows=rows, low=low)
-
-    return wait
+    rows = {
+        Place(lane_id, bucket): row
+        for lane_id, answered in asked.items()
+        for bucket, row in (await answered())[0].items()
+        if row is None or row.value.status in AS_LISTED
+    }
+    waiting = (at for at, row in rows.items() if row and row.value.status not in VISIBLE)
+    lanes = list(dict.fromkeys(place.lane for place in waiting))
+    with session.within(each_s=LOOK_S):
+        pointers = await session.each(lambda at: lane.sibling(at).read_pointers(), lanes)
+    found = zip(lanes, pointers, strict=True)
+    low = {at: one.repair for at, one in found if not isinstance(one, CassieqError)}
+    return Seen(rows=rows, low=low)
 
 
 async def settle_decided(
@@ -215,7 +189,6 @@ async def _publish_all(
     lane: Lane,
     entries: Sequence[Entry],
     publish: Callable[[Seen, Entry], Awaitable[object]],
-    seen: Callable[[], Awaitable[Seen]] | None = None,
 ) -> list[tuple[Entry, CassieqError]]:
     """Publish all entries, `TOGETHER` at a time. Return the failed entries with their errors.
 
@@ -225,15 +198,10 @@ async def _publish_all(
     failures: list[tuple[Entry, CassieqError]] = []
     for at in range(0, len(entries), TOGETHER):
         some = entries[at : at + TOGETHER]
-        if seen is None:
-            seen = begin_look(lane, (place for _, place, _ in some))
-        looked, seen = await seen(), None
+        looked = await _look(lane, (place for _, place, _ in some))
         to_do: list[Entry] = []
         for entry in some:
-            if looked.is_over(entry[1]):
-                await publish(looked, entry)  # which sends nothing
-            else:
-                (to_do if looked.is_known(entry[1]) else unknown).append(entry)
+            (to_do if looked.is_known(entry[1]) else unknown).append(entry)
         failures += await _each(lane, partial(publish, looked), to_do)
     return failures + await _each(lane, partial(publish, Seen({}, {})), unknown)
 

@@ -2,20 +2,19 @@
 
   look  ->  Held, Held, ...  ->  callers in threads or tasks, in the order of asking
 
-A caller takes a message that is here without a trip to the event loop; otherwise it leaves a
-`Ticket`. So no caller waits while a message is here. Holds I2: no message is handed out after its
+A caller takes a message that is here without a trip to the event loop; otherwise it waits there. So
+no caller waits while a message is here. Holds I2: no message is handed out after its
 lease has run out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from cassieq_spark.clock import Clock
@@ -33,44 +32,8 @@ class Held:
     until_us: int
 
 
-class Ticket:
-    """A caller's place in the line for a message. None is its answer if no message came.
-
-    A Ctrl-C may come at any time, so nothing here holds a lock: `SimpleQueue` is safe for that.
-
-    Attributes:
-        wake: Called in any thread when the answer is here. It raises nothing.
-    """
-
-    def __init__(self) -> None:
-        self._told: SimpleQueue[None] = SimpleQueue()
-        self._is_told = False
-        self.answer: tuple[Held | None, Exception | None] = None, None
-        self.wake: Callable[[], object] = lambda: None
-
-    def tell(self, held: Held | None = None, failure: Exception | None = None) -> None:
-        """Answer it, once."""
-        self.answer, self._is_told = (held, failure), True
-        self._told.put(None)
-        self.wake()
-
-    def done(self) -> bool:
-        """Whether it was answered."""
-        return self._is_told
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Return when it was answered, or after so many seconds; for one thread."""
-        with suppress(Empty):
-            if not self.done():
-                self._told.get(timeout=timeout)
-
-    def result(self) -> Held | None:
-        """Wait for the answer; raise the failure that it is, if it is one."""
-        self.wait()
-        held, failure = self.answer
-        if failure is not None:
-            raise failure
-        return held
+Answer = asyncio.Future[Held | None]
+"""A caller's place in the line for a message."""
 
 
 class _Doors:
@@ -115,8 +78,8 @@ class Shelf:
         self._wake = wake
         self._held: deque[Held] = deque()
         # Each with whether its time is over: then a look that begins now may answer it with None.
-        self._tickets: dict[Ticket, bool] = {}
-        self._looking_for: list[Ticket] = []
+        self._waiting: dict[Answer, bool] = {}
+        self._looking_for: list[Answer] = []
         self._untold: Exception | None = None
         self._end: Exception | None = None
         self.is_closed = False
@@ -124,74 +87,57 @@ class Shelf:
     # --- for callers, in any thread -----------------------------------------------------------
 
     def take(self) -> Held | None:
-        """Take the next message, if one is here; see `asking` for what else there is to know."""
+        """Take the next message, if one is here; see `ask` for what else there is to know."""
         with doors.lock:
             return None if self.is_closed else self._next()
-
-    @contextmanager
-    def asking(self) -> Iterator[Ticket]:
-        """Ask for the next message. A caller that leaves the block by an error keeps no message.
-
-        The error may be a Ctrl-C or a cancellation.
-
-        Raises:
-            Exception: See `ask`.
-        """
-        ticket = self.ask()
-        try:
-            yield ticket
-        except BaseException:
-            self.leave(ticket)
-            raise
-
-    def ask(self) -> Ticket:
-        """Take the next message, or a place in the line. See `look_for` and `leave`.
-
-        Raises:
-            Exception: The failure of a look, an ack or a renewal that no caller was told yet, or
-                that has ended the consumer.
-        """
-        ticket = Ticket()
-        with doors.lock:
-            if (held := self.take()) is not None:
-                ticket.tell(held)
-                return ticket
-            failure, self._untold = self._untold or self._end, None
-            if failure is not None:
-                raise copied(failure)
-            if self.is_closed:
-                ticket.tell()
-            else:
-                self._tickets[ticket] = False
-            return ticket
 
     def taken(self, held: Held) -> bool:
         """Whether the lease of a message runs still, when the caller that was given it takes it."""
         with doors.lock:
             return held.until_us > self._clock.now_us()
 
-    def look_for(self, ticket: Ticket) -> None:
+    # --- for the event loop -------------------------------------------------------------------
+
+    def ask(self, answer: Answer) -> None:
+        """Answer with the next message, when one is here; None if no message came.
+
+        Raises:
+            Exception: The failure of a look, an ack or a renewal that no caller was told yet, or
+                that has ended the consumer.
+        """
+        with doors.lock:
+            if (held := self.take()) is not None:
+                answer.set_result(held)
+                return
+            failure, self._untold = self._untold or self._end, None
+            if failure is not None:
+                raise copied(failure)
+            if self.is_closed:
+                answer.set_result(None)
+            else:
+                self._waiting[answer] = False
+
+    def look_for(self, answer: Answer) -> None:
         """Answer a caller whose time is over after one more look.
 
         The answer is None if that look finds nothing. It must be a look that begins now: the last
         one may be long ago, as looks become rare on a quiet queue.
         """
-        with doors.lock:
-            if ticket in self._tickets:
-                self._tickets[ticket] = True
-                self._wake()
+        if answer in self._waiting:
+            self._waiting[answer] = True
+            self._wake()
 
-    def leave(self, ticket: Ticket) -> None:
-        """Remove the ticket of a caller that has left; its message goes to the next caller."""
-        with doors.lock:
-            if self._tickets.pop(ticket, None) is not None:
-                return
-            if (held := ticket.answer[0]) is not None:
-                self._held.appendleft(held)
-                self._serve()
-                self._wake()  # it is to be renewed, or given back
+    def leave(self, answer: Answer) -> None:
+        """Do not wait any more, because the caller has left; see `put_back`."""
+        if self._waiting.pop(answer, None) is not None:
+            answer.set_result(None)
 
-    # --- for the event loop -------------------------------------------------------------------
+    def put_back(self, held: Held) -> None:
+        """Give the message of a caller that has left to the next one."""
+        with doors.lock:
+            self._held.appendleft(held)
+            self._serve()
+            self._wake()  # it is to be renewed, or given back
 
     @property
     def has_room(self) -> bool:
@@ -201,8 +147,7 @@ class Shelf:
     @property
     def needs_look(self) -> bool:
         """Whether a caller waits whose time is over."""
-        with doors.lock:
-            return any(self._tickets.values())
+        return any(self._waiting.values())
 
     def waiting(self) -> list[Held]:
         """Return the messages that wait to be handed out."""
@@ -212,7 +157,7 @@ class Shelf:
     def begin_look(self) -> int:
         """Begin a look, and return the number of messages that it may bring."""
         with doors.lock:
-            self._looking_for = [ticket for ticket, is_late in self._tickets.items() if is_late]
+            self._looking_for = [one for one, is_late in self._waiting.items() if is_late]
             return self._prefetch - len(self._held)
 
     def end_look(self, found: Sequence[Held]) -> None:
@@ -224,9 +169,8 @@ class Shelf:
             self._untold = None
             self._held += found
             self._serve()
-            for ticket in () if found else self._looking_for:
-                if self._tickets.pop(ticket, None) is not None:
-                    ticket.tell()
+            for answer in () if found else self._looking_for:
+                self.leave(answer)
 
     def fail(self, failure: Exception, *, is_end: bool = False) -> None:
         """Raise a failure in all callers that wait, or else in the next caller.
@@ -241,10 +185,10 @@ class Shelf:
         with doors.lock:
             if is_end or isinstance(failure, QueueDeleted) or not isinstance(failure, CassieqError):
                 self._end = failure
-            self._untold = None if self._tickets else failure
-            for ticket in self._tickets:
-                ticket.tell(failure=copied(failure))
-            self._tickets.clear()
+            self._untold = None if self._waiting else failure
+            for answer in self._waiting:
+                answer.set_exception(copied(failure))
+            self._waiting.clear()
 
     def renewed(
         self, held: Mapping[Receipt, Held], refused: Collection[Receipt], until_us: int
@@ -261,9 +205,8 @@ class Shelf:
         """Answer every caller that waits, and every later caller, with None."""
         with doors.lock:
             self.is_closed = True
-            for ticket in self._tickets:
-                ticket.tell()
-            self._tickets.clear()
+            for answer in list(self._waiting):
+                self.leave(answer)
 
     def clear(self) -> list[Receipt]:
         """Take all messages that wait here, to give them back."""
@@ -287,7 +230,7 @@ class Shelf:
 
     def _serve(self) -> None:
         """Hand out messages to the callers that wait, in their order."""
-        while self._tickets and (held := self._next()) is not None:
-            ticket = next(iter(self._tickets))
-            del self._tickets[ticket]
-            ticket.tell(held)
+        while self._waiting and (held := self._next()) is not None:
+            answer = next(iter(self._waiting))
+            del self._waiting[answer]
+            answer.set_result(held)

@@ -108,9 +108,10 @@ class Waiting:
         getter: Makes the looks.
     """
 
+    _lane: Lane  # that of the latest get, with the newest settings
+
     def __init__(self, entropy: Entropy) -> None:
         self.getter = Getter()
-        self._lane: Lane | None = None  # with the newest settings
         self._waiters: dict[_WaitingGet, None] = {}
         self._line: dict[GetRequest, _Party] = {}  # by their terms; without those looked for
         # A heap, so that an arrival costs the same beside ten thousand waiters.
@@ -186,15 +187,16 @@ class Waiting:
             self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             while self._answer_the_late():
                 await self._until_due()
-                if self._answer_the_late() and self._is_due():
+                if self._answer_the_late() and self._line and self._look_at <= loop.time():
                     # A waiter that needs a look and comes while this one is running makes another
                     # one due.
                     self._look_at = inf
                     acting.set(next(iter(self._first.waiters)).account)
-                    session = self._newest.store.session
+                    session = self._lane.store.session
                     look = session.looks.begin(self._one_look, session)
                     self._hold(look)
                     await asyncio.wait({look}, timeout=SLOW_S)
@@ -211,15 +213,6 @@ class Waiting:
     def _first(self) -> _Party:
         """The party that the next look is for; there is one."""
         return next(iter(self._line.values()))
-
-    @property
-    def _newest(self) -> Lane:
-        """The lane of the latest get; there is one."""
-        assert self._lane is not None  # noqa: S101 - a look is for a get
-        return self._lane
-
-    def _is_due(self) -> bool:
-        return self._look_at <= asyncio.get_running_loop().time() and bool(self._line)
 
     def _note_deadline(self, waiter: _WaitingGet) -> None:
         heapq.heappush(self._deadlines, (waiter.deadline, next(self._numbers), waiter))
@@ -286,7 +279,7 @@ class Waiting:
         if not self._line:  # they left while this waited for its place
             self._end_look(loop.time())
             return
-        party, lane, began_at = self._first, self._newest, loop.time()
+        party, lane, began_at = self._first, self._lane, loop.time()
         del self._line[party.terms]
         at_most = max(min(MOST_SHARED, party.wanted), next(iter(party.waiters)).wanted.at_most)
         behind, pause_s = [party], 0.0

@@ -29,10 +29,9 @@ from cassieq_spark.model.pointer import DELETED, Pointer, Pointers
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.admin import drop_dead, end_lane
 from cassieq_spark.queue.find import at_home
-from cassieq_spark.queue.get.claim import Rows
+from cassieq_spark.queue.get.claim import Holder, Rows
 from cassieq_spark.queue.get.scan import Scanner
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
+from cassieq_spark.queue.lane import Lane, each_bucket, first_of, per_bucket
 from cassieq_spark.queue.reserve import CREATED, close_unused
 from cassieq_spark.queue.schedule import due_between, first_unfinished
 from cassieq_spark.store.store import Store
@@ -179,7 +178,7 @@ async def close_gaps(lane: Lane) -> int:
     The proof of age is the same as a reader's: the monoton row, or a later bucket's [R11]. A bucket
     with messages stays open for its next get, or for its producer.
     """
-    scanner = Scanner(lane)
+    scanner = Scanner(lane, Holder(owner="repair", run=None, visibility_us=0))
     scan = await scanner.scan(ID_LIMIT)
     gap_us = int(lane.settings.gap_timeout_s * 1e6)
     updated: Rows = {}
@@ -199,18 +198,16 @@ async def _drop_messages(lane: Lane, bucket: BucketNo) -> None:
     await lane.overlays.drop(bucket)
 
 
-def _was_left(monoton: Stored[Monoton], now_us: int) -> bool:
-    """Whether a creator died before it named a lane, or while it gave its lanes up."""
-    age_s = (now_us - monoton.value.reserved_us) / 1e6
-    return monoton.version.row_version == CREATED and age_s > CREATION_S
-
-
 async def _sweep(store: Store, lane: LaneId, buckets: set[BucketNo]) -> bool:
     monoton = await store.lane(lane).monotons.find()
     if monoton is not None and monoton.value.is_closed:
         # Its creator died while it gave the lane up: until L goes up, the lane is only closed.
         await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)
-    elif monoton is not None and _was_left(monoton, store.clock.now_us()):
+    elif monoton is not None and (
+        monoton.version.row_version == CREATED
+        and (store.clock.now_us() - monoton.value.reserved_us) / 1e6 > CREATION_S
+    ):
+        # A creator died before it named the lane, or while it gave its lanes up.
         return await close_unused(store, lane, monoton)
     elif not (await store.lane(lane).pointers.read()).is_deleted:
         return False  # a queue that is being created

@@ -12,7 +12,7 @@ that is inserted again is another version [T3].
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -180,13 +180,23 @@ async def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: B
             for us, runs in part.deaths():
                 entries |= dict.fromkeys(runs.offsets(), replace(part, died_us=us))
         base = first_id(bucket, lane.bucket_size)
-        found = _dead_messages(lane, bucket, dead)
+        runs = union(part.runs for part in dead)  # one read, however many entries [T2]
+        row = await lane.buckets.read(bucket)
+        planned = Planned(
+            lane=lane.lane_id,
+            bucket=bucket,
+            runs=runs,
+            delivery_count=0,  # it differs by entry: `_with_history` adds it
+            lease_id=None,
+            revisions=() if row is None else row.value.revisions_of(runs),
+        )
+        found = read_messages(lane, [(planned, None)])
         async for some in in_groups(found, most=MESSAGES_TOGETHER, most_bytes=BYTES_IN_FLIGHT):
             by_lane: dict[LaneId, list[chunks.Row]] = {}
             for one in some:
                 entry = entries[one.id - base]
-                row = _with_history(lane, one, entry)
-                by_lane.setdefault(_lane_for(lane, target, one, entry), []).append(row)
+                into_lane = by_lane.setdefault(_lane_for(lane, target, one, entry), [])
+                into_lane.append(_with_history(lane, one, entry))
             for lane_id, rows in by_lane.items():
                 into = writer.of(lane_id)
                 for packed in encode.pack_into(rows, capacity=into.capacity):
@@ -209,22 +219,6 @@ def _lane_for(lane: Lane, target: Lane, message: Message, dead: DeadSet) -> Lane
     fixed = target.fixed
     shard = message.id if shard is None else shard
     return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)
-
-
-async def _dead_messages(lane: Lane, bucket: BucketNo, dead: Dead) -> AsyncIterator[Message]:
-    """Read all messages of a set by one read, however many entries it has [T2]."""
-    runs = union(part.runs for part in dead)
-    row = await lane.buckets.read(bucket)
-    planned = Planned(
-        lane=lane.lane_id,
-        bucket=bucket,
-        runs=runs,
-        delivery_count=0,  # it differs by entry: `_with_history` adds it
-        lease_id=None,
-        revisions=() if row is None else row.value.revisions_of(runs),
-    )
-    async for message in read_messages(lane, [(planned, None)]):
-        yield message
 
 
 def _with_history(lane: Lane, message: Message, dead: DeadSet) -> chunks.Row:

@@ -11,16 +11,14 @@ from cassieq_spark.model.ids import BucketNo, QueueName
 from cassieq_spark.model.lease import expired_of
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.sink_txn import Fate, fate
-from cassieq_spark.queue.expiry import alive
 from cassieq_spark.queue.find import lanes_of, rows_at_home
 from cassieq_spark.queue.inspect.facts import Sinks
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import read_rows
+from cassieq_spark.queue.lane import Lane, live_buckets, read_rows, windows
 from cassieq_spark.queue.schedule import looked_at_lanes
+from cassieq_spark.queue.seal import alive
 from cassieq_spark.repair.cleanup import is_done, rest_us
 from cassieq_spark.repair.heal import has_expired, with_dead
-from cassieq_spark.repair.progress import OnProgress, Tracker
-from cassieq_spark.repair.report import QueueRepair, RepairReport, noting
+from cassieq_spark.repair.report import OnProgress, QueueRepair, RepairReport, Tracker, noting
 from cassieq_spark.repair.transactions import is_silent
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.queues import QueueStatus

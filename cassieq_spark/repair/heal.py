@@ -24,10 +24,9 @@ from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.rows.intents import Change
 from cassieq_spark.model.sink_txn import set_of
 from cassieq_spark.queue import admin, roll_forward, seal
-from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.find import at_home, lanes_of, open_lane, read_row, rows_at_home
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import by_lane, named, per_bucket
+from cassieq_spark.queue.lane import Lane, by_lane, live_buckets, named, per_bucket, windows
+from cassieq_spark.queue.seal import note_expired
 from cassieq_spark.repair import dead
 from cassieq_spark.repair.cleanup import (
     Schedule,
@@ -39,8 +38,16 @@ from cassieq_spark.repair.cleanup import (
     sweep_schedules,
     together,
 )
-from cassieq_spark.repair.progress import SILENT, OnProgress, Tracker
-from cassieq_spark.repair.report import Part, QueueRepair, RepairReport, note, noting
+from cassieq_spark.repair.report import (
+    SILENT,
+    OnProgress,
+    Part,
+    QueueRepair,
+    RepairReport,
+    Tracker,
+    note,
+    noting,
+)
 from cassieq_spark.repair.transactions import (
     Undecided,
     abort_if_silent,

@@ -61,7 +61,7 @@ class Lead:
 
 
 @asynccontextmanager
-async def taken(store: Store, name: str) -> AsyncIterator[Lead | None]:
+async def leading(store: Store, name: str = REPAIR) -> AsyncIterator[Lead | None]:
     """Lead while the block runs, if nobody else does; yield None if somebody else does."""
     lead = Lead(store, name)
     if not await lead.take():
@@ -72,10 +72,3 @@ async def taken(store: Store, name: str) -> AsyncIterator[Lead | None]:
             yield lead
     finally:
         await lead.give_up()
-
-
-@asynccontextmanager
-async def leading(store: Store, name: str = REPAIR) -> AsyncIterator[bool]:
-    """Lead while the block runs, if nobody else does; yield whether this process does."""
-    async with taken(store, name) as lead:
-        yield lead is not None

@@ -34,15 +34,12 @@ from cassieq_spark.model.outcome import Stored
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.queue import roll_forward, seal
 from cassieq_spark.queue.find import open_lane, sources_of
-from cassieq_spark.queue.inspect.facts import is_due, live_rows
-from cassieq_spark.queue.inspect.visible import Spot, looks_at, runs_of
-from cassieq_spark.queue.lane import Lane, live_buckets
+from cassieq_spark.queue.inspect.facts import Spot, is_due, live_rows, looks_at, runs_of
+from cassieq_spark.queue.lane import Lane, first_of, live_buckets, named
 from cassieq_spark.queue.message import Message, in_groups, read_messages
-from cassieq_spark.queue.per_bucket import first_of, named
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.repair import dead
-from cassieq_spark.repair.progress import OnProgress, Tracker
-from cassieq_spark.repair.report import Redriven
+from cassieq_spark.repair.report import OnProgress, Redriven, Tracker
 from cassieq_spark.store import caller
 from cassieq_spark.store.tables.messages import ChunkRow
 
@@ -97,11 +94,20 @@ async def redrive(
             what was taken. Later errors are among the problems: a bucket that does not answer stops
             no other.
     """
-    if wanted.to is None:
-        await check_is_for_dead(lane)
     targets: dict[str, Lane | str] = {}
     if wanted.to is not None:
-        targets[wanted.to] = await named_target(lane, wanted.to)
+        target = targets[wanted.to] = await open_lane(lane.store, wanted.to)
+        if target.lane_id in lane.lanes:
+            raise OptionInvalid(
+                f"to is {wanted.to!r}, which has the messages already. Name another queue"
+            )
+    elif not await sources_of(lane.store, lane.queue):
+        # Messages of a live queue may still name one, and would be buried there.
+        raise OptionInvalid(
+            f"no queue names {lane.queue!r} as its dead-letter queue, so its messages have none to "
+            "go back to, and nothing was redriven. To send them to another queue, name a queue "
+            "with 'to'"
+        )
     its_lanes = await looked_at_lanes(lane)
     tracker = Tracker(on_progress, 1)
     work = _Redrive(lane, wanted, targets, is_dry_run=is_dry_run, tracker=tracker)
@@ -285,7 +291,14 @@ class _Redrive:
         if name not in self._targets:
             self._targets[name] = await open_source(self._lane, name, self._wanted.may)
         found = self._targets[name]
-        if not isinstance(found, str) and was_redriven(message, found, self._lane):
+        # Older releases wrote a message that was redriven as if it had died here. A reject may give
+        # any reason, so it is dead if its source sends its dead messages here.
+        is_redrive = headers_of(message.headers).reason == REDRIVE
+        if (
+            is_redrive
+            and not isinstance(found, str)
+            and found.settings.dead_letter_queue != self._lane.queue
+        ):
             found = f"they were redriven from {name!r}, and live; name a queue with 'to'"
         if isinstance(found, str):
             self._stay_for(found)
@@ -384,21 +397,16 @@ def by_state(
             parts = [replace(part, runs=part.runs & asked) for part in parts]
         return [part for part in parts if part.runs]
 
+    parts: tuple[Iterable[Returned], ...]
     if row is None or row.status is Status.SEALING:
+        row = None
         due = runs_of(chunk for chunk in waiting if is_due(chunk, now_us))
         later = runs_of(chunk for chunk in waiting if not is_due(chunk, now_us))
-        return ByState(
-            visible=wanted([Returned(deliveries=0, runs=due)]),
-            leased=(),
-            delayed=wanted([Returned(deliveries=0, runs=later)]),
-            row=None,
-        )
-    return ByState(
-        visible=wanted(rules.visible(row, now_us)),
-        leased=wanted(rules.leased(row, now_us)),
-        delayed=wanted(rules.delayed(row, now_us)),
-        row=row,
-    )
+        parts = [Returned(deliveries=0, runs=due)], [], [Returned(deliveries=0, runs=later)]
+    else:
+        parts = rules.visible(row, now_us), rules.leased(row, now_us), rules.delayed(row, now_us)
+    visible, leased, delayed = map(wanted, parts)
+    return ByState(visible=visible, leased=leased, delayed=delayed, row=row)
 
 
 def of_lane(ids: Mapping[Place, Runs] | None, lane: Lane) -> dict[BucketNo, Runs] | None:
@@ -419,30 +427,6 @@ def spans_of(ids: Mapping[BucketNo, Runs] | None) -> list[range] | None:
         else:
             spans.append(range(bucket, bucket + 1))
     return spans
-
-
-async def check_is_for_dead(lane: Lane) -> None:
-    """Refuse a queue whose messages did not die elsewhere: they have no queue to go back to.
-
-    Messages of a live queue may still name one, and would be buried there.
-
-    Raises:
-        OptionInvalid: It is not a dead-letter queue.
-    """
-    if not await sources_of(lane.store, lane.queue):
-        raise OptionInvalid(
-            f"no queue names {lane.queue!r} as its dead-letter queue, so its messages have none to "
-            "go back to, and nothing was redriven. To send them to another queue, name a queue "
-            "with 'to'"
-        )
-
-
-async def named_target(lane: Lane, to: QueueName) -> Lane:
-    """Return the queue that a redrive names; raise OptionInvalid if it has the messages already."""
-    target = await open_lane(lane.store, to)
-    if target.lane_id in lane.lanes:
-        raise OptionInvalid(f"to is {to!r}, which has the messages already. Name another queue")
-    return target
 
 
 async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) -> Lane | str:
@@ -471,16 +455,6 @@ async def open_source(lane: Lane, name: str, may: Callable[[str], bool] | None) 
         # Queues of two accounts belong together only if a setting says so; a header is not enough.
         return "their headers name a queue of another account; name a queue with 'to'"
     return target
-
-
-def was_redriven(message: Message, source: Lane, lane: Lane) -> bool:
-    """Whether a message of ``lane`` was sent there from a dead-letter queue, and has not died.
-
-    Older releases wrote it as if it had died in that queue. A reject may give any reason, so a
-    message that says it was redriven is dead if its source sends its dead messages here.
-    """
-    reason = headers_of(message.headers).reason
-    return reason == REDRIVE and source.settings.dead_letter_queue != lane.queue
 
 
 def listed(messages: Iterable[Message | Spot | int]) -> list[Message | Spot | int]:

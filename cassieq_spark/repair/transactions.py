@@ -15,8 +15,7 @@ from cassieq_spark.model import sink_txn as rules
 from cassieq_spark.model.ids import LaneId, Place
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.sink_txn import FIRST_EPOCH, NO_BATCH, SinkRow, set_of
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import by_lane
+from cassieq_spark.queue.lane import Lane, by_lane
 from cassieq_spark.queue.roll_forward import roll_forward, settle_decided
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.sinks import Glimpse

@@ -23,11 +23,9 @@ from cassieq_spark.model.lease import held_by_nobody
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.row_limits import limit_of
 from cassieq_spark.queue.get.hints import TimePointer
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
-from cassieq_spark.queue.per_bucket import by_lane, named, read_rows
+from cassieq_spark.queue.lane import Lane, by_lane, live_buckets, named, read_rows, windows
 from cassieq_spark.queue.schedule import every_lane
-from cassieq_spark.repair.progress import OnProgress, Tracker
-from cassieq_spark.repair.report import ROW_CORRUPT, Finding, VerifyReport
+from cassieq_spark.repair.report import ROW_CORRUPT, Finding, OnProgress, Tracker, VerifyReport
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.buckets import size_of
 

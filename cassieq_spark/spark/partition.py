@@ -39,7 +39,7 @@ class PlannedPartition(InputPartition):
     def __repr__(self) -> str:
         """Show counts only: Spark prints partitions."""
         messages = {
-            lane.queue: sum(planned.runs.count for planned in some) for lane, some in self.plan
+            lane.row.name: sum(planned.runs.count for planned in some) for lane, some in self.plan
         }
         return f"PlannedPartition(messages={messages})"
 

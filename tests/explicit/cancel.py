@@ -14,7 +14,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cassieq_spark.model import lease as lease_rules
-from cassieq_spark.model.bucket import Bucket, Expiring, Status
+from cassieq_spark.model.bucket import Bucket, Status
+from cassieq_spark.model.expiry import Expiring
 from cassieq_spark.model.ids import Runs, union
 from cassieq_spark.model.lease import Terms
 

@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.model import lease
-from cassieq_spark.model.bucket import Bucket
+from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import EMPTY, Runs
-from cassieq_spark.model.lease import Lease, Terms
+from cassieq_spark.model.lease import Terms
 from tests.explicit.cancel import CancelWorld, Rules, State
 from tests.explicit.explore import Explored, explore
 

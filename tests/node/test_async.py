@@ -358,15 +358,15 @@ def test_a_consumers_get_that_is_cancelled_wherever_it_waits_keeps_no_message(
             await cancelled(await begun())
             # It waits, and is cancelled before there is something.
             getting = await begun()
-            await until(lambda: yes(shelf._tickets))
+            await until(lambda: yes(shelf._waiting))
             await cancelled(getting)
-            assert not shelf._tickets
+            await until(lambda: yes(not shelf._waiting))
 
             # It is answered, and cancelled before it has seen that.
             getting = await begun()
-            await until(lambda: yes(shelf._tickets))
+            await until(lambda: yes(shelf._waiting))
             await asyncio.to_thread(queue.put_many, [b"0", b"1", b"2"])
-            while shelf._tickets:
+            while shelf._waiting:
                 pass
             await cancelled(getting)
 

@@ -27,7 +27,7 @@ from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.claim import Claimer, give_back, mean_bytes
+from cassieq_spark.queue.get.claim import Claimer, Holder, give_back, mean_bytes
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.put import producer
@@ -171,12 +171,9 @@ class Run:
             self.schedule(priority, due_us, count, is_sealed=is_sealed)
         if self.due:
             self.door.clock.advance(DAY_S + 60)
-        self.readers = QueueReader(
-            self.door.lane,
-            owner="test",
-            run=None if self.world.is_program else new_uuid(),
-            visibility_us=LEASE_US,
-        )
+        run = None if self.world.is_program else new_uuid()
+        holder = Holder(owner="test", run=run, visibility_us=LEASE_US)
+        self.readers = QueueReader(self.door.lane, holder)
 
     def schedule(self, priority: int, due_us: int, count: int, *, is_sealed: bool) -> None:
         bodies = [self.random.randbytes(self.world.sizes[priority]) for _ in range(count)]
@@ -315,7 +312,7 @@ def of_own_time(door: Door) -> Door:
 
 
 def readers_of(door: Door) -> QueueReader:
-    return QueueReader(door.lane, owner="test", run=None, visibility_us=LEASE_US)
+    return QueueReader(door.lane, Holder(owner="test", run=None, visibility_us=LEASE_US))
 
 
 def by_priority(claimed: list[Claimed]) -> Counter[int]:

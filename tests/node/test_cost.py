@@ -94,5 +94,5 @@ def test_cost_does_not_grow_with_history(open_door: OpenDoor) -> None:
         cycle(door, 1_000)
     door.queue.get()
     assert get == cost(door, door.queue.get)
-    door.queue._work.producers.forget(door.lane.lane_id)
+    door.queue._work.puts.producers.forget(door.lane.lane_id)
     assert put == cost(door, lambda: door.queue.put(b"last"))

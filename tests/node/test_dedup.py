@@ -246,7 +246,7 @@ def test_what_is_ambiguous_is_put_again_with_its_key_and_is_there_once(
         async def _prove(self, *_: Any, **__: Any) -> None:
             """Nothing is answered any more."""
 
-    producers = door.queue._work.producers
+    producers = door.queue._work.puts.producers
     alive = producers.get(door.lane.lane_id)
     assert alive is not None
     producers.keep(door.lane.lane_id, Dead())

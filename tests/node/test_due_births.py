@@ -125,8 +125,8 @@ def test_a_birth_that_dies_at_any_statement_stops_no_other(
     door.faults.before(statement, crash)
     with pytest.raises(Crash):
         door.queue.put(b"dead", due_at=due_at)
-    door.queue._work.due_lanes._known.clear()
-    door.queue._work.producers = Recent(1)
+    door.queue._work.puts.due_lanes._known.clear()
+    door.queue._work.puts.producers = Recent(1)
 
     door.queue.put(b"m", due_at=due_at)
 

@@ -11,6 +11,7 @@ from cassieq_spark.errors import PutAmbiguous, QueueDeleted
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
+from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal
@@ -249,7 +250,7 @@ def test_a_look_at_a_lane_that_has_ended_moves_nothing(open_door: OpenDoor) -> N
     lane = the_due_lane(door, DAY_S)
     door.queue.put(b"m", due_at=at(door, DAY_S))
     door.clock.advance(DAY_S + 120)
-    reader = Reader(lane, owner="test", run=None, visibility_us=30_000_000)
+    reader = Reader(lane, Holder(owner="test", run=None, visibility_us=30_000_000))
     assert 1 == len(portal.run(reader.get(1)))
     before = portal.run(lane.read_pointers()).reader
     portal.run(lane.pointers.advance(Pointer.REPAIR, DELETED))

@@ -10,7 +10,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.inspect.visible import browse
+from cassieq_spark.queue.inspect.facts import browse
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, to_the_next_minute

@@ -165,7 +165,7 @@ def test_a_row_that_is_only_to_be_learned_of_keeps_no_get_from_its_answer(
     assert [] == portal.run(reader.get(1))
     assert asked  # for that row alone
     assert reader.is_sure
-    assert not portal.run(reader.quiet.may_find())
+    assert not portal.run(reader.may_find())
 
 
 @pytest.mark.invariant("I9")

@@ -15,6 +15,7 @@ from cassieq_spark.errors import OptionInvalid, QueueDeleted, QueueExists, Store
 from cassieq_spark.model.lanes import shard_of
 from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
+from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
@@ -311,8 +312,9 @@ def test_deleting_a_queue_ends_every_lane(client: cassieq.Client, open_door: Ope
     for priority in range(2):
         with pytest.raises(QueueDeleted):
             door.queue.put(b"m", priority=priority)
+    holder = Holder(owner="test", run=None, visibility_us=10**6)
     with pytest.raises(QueueDeleted):
-        portal.run(QueueReader(lanes[0], owner="test", run=None, visibility_us=10**6).get(1))
+        portal.run(QueueReader(lanes[0], holder).get(1))
 
 
 @pytest.mark.invariant("I1")

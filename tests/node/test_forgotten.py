@@ -19,9 +19,9 @@ from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.handle import Work
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.queue.waiting import Waiting
-from cassieq_spark.queue.work import Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.server import backend as module
 from cassieq_spark.server.backend import Backend
@@ -244,7 +244,7 @@ def test_due_lanes_that_were_put_into_are_forgotten(open_door: OpenDoor) -> None
     """There are ever more of them; a message that comes for one again is found like the others."""
     door = open_door(schedule_period=60, schedule_after=60)
     work = door.queue._work
-    work.producers = Recent(2)
+    work.puts.producers = Recent(2)
     before = alive(Producer)
     for at in (*range(10, 15), 10):
         door.queue.put(b"%d" % at, delay=at * 60)

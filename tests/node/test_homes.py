@@ -146,8 +146,9 @@ def test_p21_half_a_row_is_none(door: Door) -> None:
 def test_p21_a_task_that_came_to_another_data_centre_is_refused(door: Door) -> None:
     spec = LaneSpec.of(door.lane)
     assert door.lane.lane_id == spec.on(door.store).lane_id
+    elsewhere = replace(spec.row, home_datacenter="elsewhere")
     with pytest.raises(UsageError, match=r"lives in data centre 'elsewhere'"):
-        replace(spec, datacenter="elsewhere").on(door.store)
+        replace(spec, row=elsewhere).on(door.store)
 
 
 @pytest.mark.invariant("I1")

@@ -12,6 +12,7 @@ from cassieq_spark.errors import OptionInvalid, StoreError
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo
 from cassieq_spark.options import parse_source
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.store import caller, portal
 from tests.fixtures.faults import Away, Fault
@@ -25,7 +26,7 @@ A_MINUTE_US = 60_000_000
 
 
 def readers(door: Door) -> QueueReader:
-    return QueueReader(door.lane, owner="test", run=None, visibility_us=A_MINUTE_US)
+    return QueueReader(door.lane, Holder(owner="test", run=None, visibility_us=A_MINUTE_US))
 
 
 def by_priority(claimed: list[Claimed]) -> Counter[int]:

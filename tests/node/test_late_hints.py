@@ -17,6 +17,7 @@ from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Action, Extend, Release
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.hints import TimePointer
 from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.message import Message
@@ -111,7 +112,8 @@ def test_t4_a_roll_forward_that_sleeps_between_hint_and_cas_keeps_the_time_point
         async def look() -> None:
             scan.now_us = other.lane.clock.now_us()
             scan.hints = await TimePointer(other.lane).begin_hints(scan.pointers, scan.now_us)()
-            await Scanner(other.lane)._look_at_hints(scan)
+            holder = Holder(owner="test", run=None, visibility_us=1)
+            await Scanner(other.lane, holder)._look_at_hints(scan)
 
         portal.run(look())
         assert hinted == portal.run(other.lane.pointers.read()).time

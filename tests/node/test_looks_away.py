@@ -9,7 +9,7 @@ import pytest
 
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue import per_bucket, seal
+from cassieq_spark.queue import lane, seal
 from cassieq_spark.queue.inspect import facts as looks
 from cassieq_spark.repair import dry_run as dry_runs
 from cassieq_spark.repair import redrive as redrives
@@ -202,7 +202,7 @@ def test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_aw
     monkeypatch.setattr(looks, "WINDOW", 2)
     monkeypatch.setattr(verifies, "WINDOW", 2)
     monkeypatch.setattr(dry_runs, "WINDOW", 2)
-    monkeypatch.setattr(per_bucket, "LATER_S", 0.1)
+    monkeypatch.setattr(lane, "LATER_S", 0.1)
     for _ in range(10):
         portal.run(seal.close(door.lane, door.put(b"m")))
     door.faults.unreachable(*range(0, 10, 2))

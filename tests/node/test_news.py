@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def look_costs(door: Door, reader: Reader) -> Counter[str]:
     before = door.counts
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     (claimed,) = portal.run(reader.get(1))
     assert [b"next"] == door.bodies([claimed])
     return door.counts - before
@@ -31,7 +31,7 @@ def quiet_reader(door: Door) -> Reader:
     reader = door.reader(visibility_s=3_600)
     assert [b"first"] == door.bodies(portal.run(reader.get(1)))
     assert [] == portal.run(reader.get(1))
-    assert not portal.run(reader.quiet.may_find())
+    assert not portal.run(reader.may_find())
     return reader
 
 
@@ -50,7 +50,7 @@ def test_a_look_long_after_the_question_for_news_reads_all_of_it(door: Door) -> 
     """Or a get would say "none" although a message was put before it began."""
     reader = quiet_reader(door)
     door.put_sealed(b"other")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     door.clock.advance(1)
     door.put_sealed(b"next")
     assert [b"other", b"next"] == door.bodies(portal.run(reader.get(5)))
@@ -66,7 +66,7 @@ def test_no_two_looks_one_after_the_other_begin_with_old_pointers(door: Door) ->
         door.clock.advance(POINTERS_FOR_S)
         portal.run(seal.close(door.lane, door.reserve()))
         before = door.counts["read_pointers"]
-        assert portal.run(reader.quiet.may_find())
+        assert portal.run(reader.may_find())
         assert [] == portal.run(reader.get(1))
         spent.append(door.counts["read_pointers"] - before)
     assert [0, 1, 0, 1, 0] == spent
@@ -84,7 +84,7 @@ def test_a_look_after_much_news_reads_the_pointers_and_no_history(open_door: Ope
     other.ack(portal.run(taking.get(100)))
     assert [] == portal.run(taking.get(1))  # the reader pointer is behind them now
     before = door.counts
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     assert [] == portal.run(reader.get(1))
     spent = door.counts - before
     assert 1 == spent["read_pointers"]
@@ -96,7 +96,7 @@ def test_a_queue_that_is_deleted_between_two_looks_is_noticed(open_door: OpenDoo
     door, other = open_door(), open_door()
     reader = quiet_reader(door)
     other.client.delete_queue(door.queue.name)
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     with pytest.raises(QueueDeleted):
         portal.run(reader.get(1))
 
@@ -106,10 +106,10 @@ def test_what_one_call_has_read_serves_no_other_call(door: Door) -> None:
     """The second asks nothing, as its last look is old, and begins anew: a put came between."""
     reader = quiet_reader(door)
     door.put_sealed(b"other")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     door.clock.advance(NEWS_FOR_S / 2)
-    assert reader.quiet.since is not None
-    reader.quiet.since.looked_at -= QUIET_FOR_S
+    assert reader.since is not None
+    reader.since.looked_at -= QUIET_FOR_S
     door.put_sealed(b"next")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     assert [b"other", b"next"] == door.bodies(portal.run(reader.get(5)))

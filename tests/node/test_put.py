@@ -19,7 +19,7 @@ from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.model.sizes import BUCKET_BYTES, MAX_BODY_BYTES
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.put.producer import Producer, Proof, write
-from cassieq_spark.queue.work import Where
+from cassieq_spark.queue.put.together import Where
 from cassieq_spark.store import portal, session
 from tests.fixtures.faults import Fault
 
@@ -238,7 +238,7 @@ def test_a_put_that_cannot_be_settled_is_ambiguous_by_name(door: Door) -> None:
             calls.append(args)
             return Proof(kept=None)
 
-    door.queue._work.producers.keep(door.lane.lane_id, Dead())
+    door.queue._work.puts.producers.keep(door.lane.lane_id, Dead())
     with pytest.raises(cassieq.PutAmbiguous) as raised:
         door.queue.put_many([b"a", b"b"], message_ids=[UUID(int=1), None])
     assert calls
@@ -292,14 +292,14 @@ def test_no_bodies_with_lists_of_nothing_are_nothing(door: Door) -> None:
 
 def test_a_part_that_fails_after_another_is_stored_says_what_is(open_door: OpenDoor) -> None:
     door = open_door(priorities=2)
-    put = door.queue._work.parts
+    put = door.queue._work.puts.parts
     lanes = [part.lane for part in put(door.lane, Where([0, 1], None, 0, None, True), 2)]
 
     class Broken(Producer):
         def put(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable("no node answers")
 
-    door.queue._work.producers.keep(lanes[1].lane_id, Broken())
+    door.queue._work.puts.producers.keep(lanes[1].lane_id, Broken())
     ids = [UUID(int=one) for one in (1, 2, 3)]
     with pytest.raises(cassieq.PutAmbiguous, match="no node answers") as raised:
         door.queue.put_many([b"a", b"b", b"c"], priority=[0, 1, 0], message_ids=ids)

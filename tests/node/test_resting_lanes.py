@@ -9,6 +9,7 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.lanes import shard_of
 from cassieq_spark.queue.get.choice import LEFT_FOR_S
+from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.queue_reader import RESTS_FOR_S, QueueReader
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.queue.reserve import reserve
@@ -110,7 +111,8 @@ def test_u15_a_lane_with_news_does_not_rest_until_it_was_read(open_door: OpenDoo
 @pytest.mark.usefixtures("still_time")
 def test_spark_asks_all_lanes_at_each_batch(open_door: OpenDoor) -> None:
     door = backlog(open_door)
-    readers = QueueReader(door.lane, owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
+    holder = Holder(owner="test", run=new_uuid(), visibility_us=HALF_A_MINUTE_US)
+    readers = QueueReader(door.lane, holder)
     for _ in range(SHARDS):
         portal.run(readers.get(1))
     assert SHARDS <= cost(door, lambda: portal.run(readers.get(1)))["read_hints"]
@@ -127,7 +129,7 @@ def met(open_door: OpenDoor) -> tuple[Door, list[LaneId]]:
         slow.queue.put_many([b"m"] * 40, key=KEYS[shard])
     assert 2 == len({*lanes_of_gets(slow, 2)})
     readers = [
-        Reader(one, owner="quick", run=None, visibility_us=HALF_A_MINUTE_US)
+        Reader(one, Holder(owner="quick", run=None, visibility_us=HALF_A_MINUTE_US))
         for one in quick.lane.all
     ]
     slow.faults.before("update_bucket", lambda: [portal.run(reader.get(1)) for reader in readers])

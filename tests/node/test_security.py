@@ -27,7 +27,7 @@ from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.put.dedup import happened
 from cassieq_spark.queue.sink import transaction
-from cassieq_spark.repair.lead import taken
+from cassieq_spark.repair.lead import leading
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.statements import Kind
 from cassieq_spark.store.tables import sinks
@@ -241,7 +241,7 @@ def test_a_gateway_with_the_part_of_repair_does_all_that_is_asked_of_one(
         assert [] == client.repair(queue_name).problems
         assert 1 == client.redrive(f"{queue_name}.dead").moved
         assert 2 == queue.purge()
-        with portal.entered(taken(client.store, f"scan {queue_name}")) as lead:
+        with portal.entered(leading(client.store, f"scan {queue_name}")) as lead:
             assert lead is not None
         client.delete_queue(queue_name)
         client.delete_queue(f"{queue_name}.dead")

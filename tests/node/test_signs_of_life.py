@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.repair.lead import LEASE_S, taken
+from cassieq_spark.repair.lead import LEASE_S, leading
 from cassieq_spark.store import portal
 from tests.fixtures.transports import driver_of
 
@@ -53,13 +53,13 @@ def test_a_lead_that_has_ended_is_taken_although_its_row_is_still_there(
     caplog.set_level("INFO", "cassieq_spark.store")
     gone = left_behind(client, name, age_s=age_s)
 
-    with portal.entered(taken(client.store, name)) as lead:
+    with portal.entered(leading(client.store, name)) as lead:
         assert lead is not None
         assert lead.is_held
         assert portal.run(lead.take())  # again: it is kept
-        with portal.entered(taken(client.store, name)) as second:
+        with portal.entered(leading(client.store, name)) as second:
             assert second is None
-    with portal.entered(taken(client.store, name)) as next_one:
+    with portal.entered(leading(client.store, name)) as next_one:
         assert next_one is not None
 
     told = [one.getMessage() for one in caplog.records if "lead_outlived" in one.getMessage()]
@@ -69,7 +69,7 @@ def test_a_lead_that_has_ended_is_taken_although_its_row_is_still_there(
 def test_a_lead_that_an_older_release_keeps_is_not_taken(client: cassieq.Client, name: str) -> None:
     left_behind(client, name, age_s=LEASE_S / 3)
 
-    with portal.entered(taken(client.store, name)) as lead:
+    with portal.entered(leading(client.store, name)) as lead:
         assert lead is None
 
 
@@ -77,7 +77,7 @@ def test_an_older_release_finds_the_lead_of_this_one_and_the_end_of_it(
     client: cassieq.Client, name: str
 ) -> None:
     older = (name, new_uuid(), 1, LEASE_S)
-    with portal.entered(taken(client.store, name)):
+    with portal.entered(leading(client.store, name)):
         assert not run(client, INSERT, *older)[0]
     assert run(client, INSERT, *older)[0]
 

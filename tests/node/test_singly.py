@@ -235,7 +235,7 @@ def reader_of_singles(door: Door, consumer: Door) -> Reader:
         door.put(b"%d" % number)
         assert [b"%d" % number] == consumer.bodies(portal.run(reader.get(1)))
     assert [] == portal.run(reader.get(1))
-    assert not portal.run(reader.quiet.may_find())
+    assert not portal.run(reader.may_find())
     consumer.clock.advance(1)
     return reader
 
@@ -247,7 +247,7 @@ def test_l_is_read_and_the_bucket_peeked_into_beside_its_row(
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     producer.put(b"m")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     began, seen = consumer.counts, sent_until(consumer, "read_bucket")
     assert [b"m"] == consumer.bodies(portal.run(reader.get(1)))
     assert (1, 1) == (seen["read_pointers"], seen["peek_bucket"])
@@ -263,7 +263,7 @@ def test_a_message_whose_write_is_on_its_way_is_found_by_the_look_that_saw_its_i
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     bucket = producer.reserve()
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     consumer.faults.before("peek_bucket", lambda: producer.write(bucket, 0, b"m"), after=AGAIN)
     looked = consumer.counts["read_monoton"]
     assert [b"m"] == consumer.bodies(portal.run(reader.get(1)))
@@ -277,7 +277,7 @@ def test_a_bucket_of_which_nothing_comes_is_peeked_into_a_few_times(
 ) -> None:
     reader = reader_of_singles(producer, consumer)
     producer.reserve()
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     began = consumer.counts["peek_bucket"]
     assert [] == portal.run(reader.get(1))
     first = consumer.counts["peek_bucket"] - began
@@ -295,7 +295,7 @@ def test_where_others_seal_too_nothing_is_asked_beside(open_door: OpenDoor) -> N
     assert [b"theirs"] == other.bodies(portal.run(other.reader(visibility_s=3_600).get(1)))
     assert [] == portal.run(reader.get(1))
     producer.put(b"next")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
     seen = sent_until(consumer, "read_bucket")
     assert [b"next"] == consumer.bodies(portal.run(reader.get(1)))
     assert (0, 0) == (seen["read_pointers"], seen["peek_bucket"])
@@ -310,7 +310,7 @@ def test_g5_a_bucket_that_is_dropped_beside_its_read_is_claimed_by_nobody(
     producer, consumer, other = open_door(), open_door(), open_door()
     reader = reader_of_singles(producer, consumer)
     bucket: BucketNo = producer.put(b"m")
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
 
     def drop() -> None:
         other.clock.advance(7_200)

@@ -15,7 +15,9 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, StoreError, StoreTimeout
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
-from cassieq_spark.queue import ahead, seal
+from cassieq_spark.queue import consumer as consumers
+from cassieq_spark.queue import seal
+from cassieq_spark.queue.get.getter import read_in_time
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
 from cassieq_spark.queue.settle.settle import Verdict
@@ -63,6 +65,23 @@ def version(door: Door, bucket: int) -> int:
     row = door.row(bucket)
     assert row is not None
     return row.version.row_version
+
+
+@pytest.mark.parametrize("pointers_answer", [True, False])
+@pytest.mark.invariant("I10")
+def test_t22_a_get_that_misses_bodies_asks_once_which_leases_it_still_holds(
+    door: Door, *, pointers_answer: bool
+) -> None:
+    """One read for the lane, and what is not known of a lease keeps back no other's messages."""
+    fill(door)
+    claimed = portal.run(door.reader(visibility_s=600).get(40))
+    door.faults.unreachable(1)
+    if not pointers_answer:
+        door.faults.plan("read_pointers", Fault.TIMEOUT_BEFORE, times=10_000)
+    before = door.faults._seen["read_pointers"]
+    found = portal.run(read_in_time(door.lane, claimed))
+    assert {0, 2, 3} == {one.id // 10 for one in found}
+    assert not pointers_answer or before + 1 == door.faults._seen["read_pointers"]
 
 
 # --- get ----------------------------------------------------------------------------------------
@@ -191,7 +210,7 @@ def test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call
         raise StoreTimeout("the open buckets were not looked at")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reader._open, "_ripe", fails)
+        patched.setattr(reader._open, "ripe", fails)
         with pytest.raises(StoreTimeout):
             portal.run(reader.get(100))
     assert 40 == watch.queue.stats().visible
@@ -411,7 +430,7 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
 ) -> None:
     """What that get finds at last is given back, and nobody has counted it."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(ahead, "CLOSE_S", 1.0)
+    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
     door.queue.put(b"first")
     arrives = threading.Event()
     with door.queue.consumer(prefetch=1) as consumer:
@@ -439,7 +458,7 @@ def test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_n
 ) -> None:
     """Some of its acks were under way, and more had gathered behind them."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(ahead, "CLOSE_S", 3.0)
+    monkeypatch.setattr(consumers, "CLOSE_S", 3.0)
     for room in (cas, session):
         monkeypatch.setattr(room, "DEADLINE_S", 20.0)  # for longer than the close
     fill(door)
@@ -469,7 +488,7 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
 ) -> None:
     """It was begun with a patience of its own. It is stored at last, or comes again."""
     door, watch = open_door(), open_door()
-    monkeypatch.setattr(ahead, "CLOSE_S", 1.0)
+    monkeypatch.setattr(consumers, "CLOSE_S", 1.0)
     door.queue.put(b"first")
     with door.queue.consumer(prefetch=1) as consumer:
         message = consumer.get(wait=30)

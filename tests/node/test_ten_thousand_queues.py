@@ -11,8 +11,8 @@ from cassieq_spark import metrics
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.handle import Work
 from cassieq_spark.queue.put.producer import Producer
-from cassieq_spark.queue.work import Work
 from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.cassandra import KEYSPACE

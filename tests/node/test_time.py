@@ -73,11 +73,11 @@ def test_t7_a_long_poll_hears_of_it_too(open_door: OpenDoor) -> None:
     assert 1 == len(good.queue.get())
     reader = good.reader()
     assert [] == portal.run(reader.get(1))
-    assert reader.quiet.since is not None
+    assert reader.since is not None
 
     good.clock.advance(QUIET_FOR_S / 2)  # it is not yet time for a whole look
 
-    assert portal.run(reader.quiet.may_find())
+    assert portal.run(reader.may_find())
 
 
 @pytest.mark.invariant("I10")

@@ -45,7 +45,7 @@ def put_together(
     is_held = threading.Event()
 
     def gathered() -> bool:
-        waiting = [line.last for line in door.queue._work.together._lines.values()]
+        waiting = [line.last for line in door.queue._work.puts._lines.values()]
         return len(others) == sum(len(one.asked) for one in waiting if one is not None)
 
     def hold() -> None:

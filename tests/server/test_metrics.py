@@ -15,7 +15,7 @@ from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.options import queue_name
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.repair.lead import taken
+from cassieq_spark.repair.lead import leading
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
@@ -311,16 +311,16 @@ def test_a_gateway_that_nobody_scrapes_does_not_lead(own_client: cassieq.Client)
     scanner = Scanner(1)
     scanner.start(own_client.store)
     try:
-        with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
+        with portal.entered(leading(own_client.store, f"scan {own_client.datacenter}")) as lead:
             assert lead is not None, "nobody has asked for the figures"
         scanner.note_scrape()
         wait_until(lambda: scanner.last is not None, deadline_s=60)
-        with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
+        with portal.entered(leading(own_client.store, f"scan {own_client.datacenter}")) as lead:
             assert lead is None
     finally:
         scanner.close(30)
     assert scanner.last is None
-    with portal.entered(taken(own_client.store, f"scan {own_client.datacenter}")) as lead:
+    with portal.entered(leading(own_client.store, f"scan {own_client.datacenter}")) as lead:
         assert lead is not None, "it was given up"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.inspect.visible import Spot, page
+from cassieq_spark.queue.inspect.facts import Spot, page
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.ui import Visitor, problem_of, text_of

@@ -18,12 +18,12 @@ import pytest
 
 from cassieq_spark.entropy import generator, system
 from cassieq_spark.model import lease as leases
-from cassieq_spark.model.choice import Chooser, Seen, is_lost
+from cassieq_spark.model.choice import Chooser, Seen, has_fresh, is_lost
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.lease import Terms, claimable
 from cassieq_spark.model.row_limits import PREFERRED_LEASES
 from cassieq_spark.queue.get import choice
-from cassieq_spark.queue.get.choice import BY_ID_AFTER_S, BY_ID_EVERY, Choice, has_fresh
+from cassieq_spark.queue.get.choice import BY_ID_AFTER_S, BY_ID_EVERY, Choice
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.rows import sealed
 

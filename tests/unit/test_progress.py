@@ -8,7 +8,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cassieq_spark.repair.progress import SILENT, Progress, Tracker
+from cassieq_spark.repair.report import SILENT, Progress, Tracker
 from cassieq_spark.store import portal
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,7 +18,9 @@ from cassieq_spark.queue.shelf import Held, Shelf, doors
 from cassieq_spark.testing import ManualClock
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.shelf import Ticket
+    from collections.abc import Iterator
+
+    from cassieq_spark.queue.shelf import Answer
 
 LANE = LaneId(UUID(int=1))
 
@@ -25,7 +28,8 @@ LANE = LaneId(UUID(int=1))
 class World:
     """A shelf with room for ten messages; leases are of 30 s."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.clock = ManualClock()
         self.wakes = 0
         self.shelf = Shelf(self.clock, 10, self.wake)
@@ -60,21 +64,31 @@ class World:
         self.shelf.begin_look()
         self.shelf.end_look(self.held(*numbers))
 
-    def waiter(self) -> Ticket:
-        return self.shelf.ask()
+    def waiter(self) -> Answer:
+        answer: Answer = self._loop.create_future()
+        self.shelf.ask(answer)
+        return answer
+
+    def leave(self, waiter: Answer) -> None:
+        """As the engine does when a caller has left."""
+        self.shelf.leave(waiter)
+        if (held := waiter.result()) is not None:
+            self.shelf.put_back(held)
 
     def taken(self) -> int:
-        found = got(self.shelf.ask())
+        found = got(self.waiter())
         assert found is not None
         return found
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Iterator[World]:
+    loop = asyncio.new_event_loop()
+    yield World(loop)
+    loop.close()
 
 
-def got(waiter: Ticket) -> int | None:
+def got(waiter: Answer) -> int | None:
     assert waiter.done()
     held = waiter.result()
     return None if held is None else held.message.id
@@ -93,12 +107,12 @@ def test_those_who_wait_are_served_in_the_order_in_which_they_came(world: World)
 def test_what_somebody_has_left_is_for_the_next_one_before_all_others(world: World) -> None:
     left, gone, waits = (world.waiter() for _ in range(3))
     world.look(1)
-    world.shelf.leave(gone)
-    world.shelf.leave(left)
+    world.leave(gone)
+    world.leave(left)
     assert 1 == got(waits)
     last = world.waiter()
     world.look(2, 3)
-    world.shelf.leave(last)
+    world.leave(last)
     assert [2, 3] == [world.taken(), world.taken()]
 
 
@@ -129,7 +143,7 @@ def test_what_has_run_out_is_handed_out_to_nobody(world: World) -> None:
     waiter = world.waiter()
     world.look(3)
     world.clock.advance(31)
-    world.shelf.leave(waiter)
+    world.leave(waiter)
     assert not world.waiter().done()
 
 
@@ -143,7 +157,7 @@ def test_a_message_whose_lease_was_renewed_says_so_and_one_that_was_refused_is_n
     until_us = world.clock.now_us() + 90_000_000
     world.shelf.renewed(waiting, refused, until_us)
     world.clock.advance(60)
-    held = world.shelf.ask().result()
+    held = world.waiter().result()
     assert held is not None
     assert held.message.visible_until is not None
     assert (2, until_us) == (held.message.id, us_of(held.message.visible_until))
@@ -175,18 +189,18 @@ def test_a_failure_is_raised_in_all_who_wait_or_else_once_and_the_end_every_time
 ) -> None:
     waiters = [world.waiter() for _ in range(2)]
     world.shelf.fail(StoreTimeout("both"))
-    assert ["both", "both"] == [one.answer[1].message for one in waiters]  # type: ignore[union-attr]
+    assert ["both", "both"] == [getattr(one.exception(), "message", "") for one in waiters]
     world.shelf.fail(StoreTimeout("next"))
     with pytest.raises(StoreTimeout, match="next"):
-        world.shelf.ask()
-    world.shelf.leave(world.waiter())
+        world.waiter()
+    world.leave(world.waiter())
     world.shelf.fail(StoreTimeout("over"))
     world.look()
-    world.shelf.leave(world.waiter())
+    world.leave(world.waiter())
     world.shelf.fail(QueueDeleted("gone"))
     for _ in range(2):
         with pytest.raises(QueueDeleted):
-            world.shelf.ask()
+            world.waiter()
 
 
 def test_the_loop_is_woken_once_for_many_messages(world: World) -> None:
@@ -200,14 +214,14 @@ def test_a_shelf_that_is_closed_answers_everybody_and_what_comes_back_is_given_b
     world: World,
 ) -> None:
     waits, has = world.waiter(), world.waiter()
-    world.shelf.leave(waits)
+    world.leave(waits)
     world.look(1)
     waits = world.waiter()
     world.shelf.close()
     assert got(waits) is None
     assert got(world.waiter()) is None
     before = world.wakes
-    world.shelf.leave(has)
+    world.leave(has)
     assert before + 1 == world.wakes
     assert [1] == [receipt.first for receipt in world.shelf.clear()]
 
@@ -218,7 +232,7 @@ def test_a_shelf_that_is_closed_hands_out_nothing_that_waits(world: World) -> No
     world.shelf.close()
 
     assert world.shelf.take() is None
-    assert world.shelf.ask().result() is None
+    assert world.waiter().result() is None
     assert 2 == len(world.shelf.clear())
 
 
@@ -226,15 +240,15 @@ def test_threads_that_come_and_go_lose_no_message(world: World) -> None:
     found: list[int] = []
     lock = threading.Lock()
 
+    pause = threading.Event()
+
     def work(seed: int) -> None:
         for turn in range(200):
-            ticket = world.shelf.ask()
-            if not ticket.done() and (turn + seed) % 3 == 0:
-                world.shelf.leave(ticket)
+            while (held := world.shelf.take()) is None:
+                pause.wait(0.001)
+            if (turn + seed) % 3 == 0:
+                world.shelf.put_back(held)
                 continue
-            ticket.wait(30)
-            held = ticket.result()
-            assert held is not None
             with lock:
                 found.append(held.message.id)
 

@@ -7,16 +7,18 @@ from contextvars import ContextVar
 from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
 from cassieq_spark.clock import SystemClock
+from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import PutAmbiguous, QueueDeleted, StoreTimeout
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.put import together as together_module
 from cassieq_spark.queue.put.encode import AT_ONCE
-from cassieq_spark.queue.put.results import Once, Puts
-from cassieq_spark.queue.put.together import MOST_BYTES, MOST_MESSAGES, Asked, Kind, Together
+from cassieq_spark.queue.put.results import Puts, State, firsts, for_all
+from cassieq_spark.queue.put.together import MOST_BYTES, MOST_MESSAGES, Asked, Together
 from cassieq_spark.store import caller, side_by_side
 from cassieq_spark.store.call import acting, limited, one_call, present
 from cassieq_spark.store.chunk import Row
@@ -33,16 +35,27 @@ mine: ContextVar[str] = ContextVar("mine", default="nobody's")
 
 
 def asked(name: str, count: int = 1, *, body: bytes = b"", due_in_us: int = 0) -> Asked:
-    kind = Kind(LaneId(0), None, due_in_us, 0, has_keys=False)
+    kind = LaneId(UUID(int=0)), None, due_in_us, 0, False
     rows = [Row(body=body, message_id=None, tag=f"{name}{at}", headers={}) for at in range(count)]
     return Asked(kind=kind, lane=LANE, due=None, times=AT_ONCE, rows=rows, keys=None)
+
+
+class Joining(Together):
+    """Puts of several callers, which a test ends."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(Entropy(), lambda: None)
+        self._store = store
+
+    async def _put(self, together: Sequence[Asked]) -> Puts:
+        return await self._store._put(together)
 
 
 class Store:
     """Puts that end when they are told to; the id of a message is its tag."""
 
     def __init__(self) -> None:
-        self.together = Together()
+        self.together = Joining(self)
         self.begun: list[list[str]] = []
         self.limits: list[Patience] = []
         self.seen: list[tuple[str, str | None]] = []
@@ -55,7 +68,7 @@ class Store:
 
         async def call() -> Puts:
             one = asked(name, count, body=body, due_in_us=due_in_us)
-            return (await self.together.put(one, self._put)).checked("q")
+            return (await self.together._joined(one)).checked("q")
 
         return asyncio.get_running_loop().create_task(call())
 
@@ -76,7 +89,8 @@ class Store:
         if isinstance(found, Exception):
             answer.set_exception(found)
         else:
-            answer.set_result(found or Puts(self.begun[len(self.begun) - 1 - self.left]))
+            ids = self.begun[len(self.begun) - 1 - self.left]
+            answer.set_result(found or Puts([(one, State.STORED) for one in ids]))
 
     @property
     def left(self) -> int:
@@ -313,11 +327,14 @@ def test_p6_each_is_told_what_became_of_its_own_messages() -> None:
         store.end()
         await others_run()
         ids = ["b0", "b1", "c0", "c1", "d0", "d1", "e0", "e1", "", "f1"]
-        unknown, missing = frozenset({2, 4, 5}), frozenset({6, 7, 8})
-        store.end(Puts(ids, frozenset({1}), unknown, missing, why))
+        states = [State.STORED] * 10
+        states[1] = State.DUPLICATE
+        states[2] = states[4] = states[5] = State.UNKNOWN
+        states[6:9] = [State.MISSING] * 3
+        store.end(Puts(list(zip(ids, states, strict=True)), why))
         await first
         stored = await some["b"]
-        assert (["b0", "b1"], frozenset({1})) == (stored.message_ids, stored.duplicates)
+        assert [("b0", State.STORED), ("b1", State.DUPLICATE)] == stored.each
         told = {}
         for name in "cdef":
             with pytest.raises((PutAmbiguous, StoreTimeout)) as caught:
@@ -362,14 +379,19 @@ def test_an_error_is_everybodys_and_each_has_one_of_its_own() -> None:
 
 
 def test_a_key_of_two_callers_stands_for_the_message_of_the_first() -> None:
-    once = Once.of(["k", None, "k", "l"])
-    put = Puts(["a", "b", "c"], frozenset({2}), frozenset({0}))
+    firsts_of, stands_for = firsts(["k", None, "k", "l"])
+    put = [("a", State.STORED), ("b", State.UNKNOWN), ("c", State.DUPLICATE)]
 
-    found = once.results(put)
+    found = for_all(put, firsts_of, stands_for)
 
-    assert ["a", "b", "a", "c"] == found.message_ids
-    assert (frozenset({2, 3}), frozenset({0, 2})) == (found.duplicates, found.unknown)
-    assert (frozenset({0}), ["a"]) == ((two := found.chosen([2])).unknown, two.message_ids)
+    assert [
+        ("a", State.STORED),
+        ("b", State.UNKNOWN),
+        ("a", State.DUPLICATE),
+        ("c", State.DUPLICATE),
+    ] == found
+    put[0] = "a", State.UNKNOWN  # so is what stands behind it
+    assert [put[0], put[0]] == for_all(put, firsts_of, stands_for)[::2]
 
 
 def test_kinds_that_nothing_is_put_of_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

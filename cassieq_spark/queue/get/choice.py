@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.choice import Chooser, Seen, came_back_us, has_fresh, is_lost
+from cassieq_spark.model.choice import Chooser, Seen, came_back_us, is_lost
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.model.outcome import Stored
@@ -113,11 +113,6 @@ class Choice:
             return chooser.order(bucket, seen(row, is_crowded=is_crowded(row)), now_us)
 
         return dict(sorted(rows.items(), key=key))
-
-    def oldest_fresh(self, rows: Rows) -> BucketNo | None:
-        """Return the first sealed bucket with fresh messages; open ones below it come before it."""
-        now_us = self._lane.clock.now_us()
-        return min((at for at, row in rows.items() if has_fresh(row.value, now_us)), default=None)
 
     def split(self, rows: Rows) -> tuple[Rows, Rows]:
         """Split rows into those to claim from at once, and those that come after open buckets.

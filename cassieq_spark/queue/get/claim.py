@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import CasAmbiguous, CassieqError, ClientClosed, StoreError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Bucket, Lease, Status
-from cassieq_spark.model.ids import BucketNo, Place, bucket_of
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, bucket_of
 from cassieq_spark.model.lease import Terms, claimable, is_dying, visible
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import minute_of
@@ -28,10 +28,9 @@ from cassieq_spark.model.row_limits import LEASES_PER_CLAIM, RUNS_PER_LEASE
 from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.expiry import note_expired
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.lane import Lane, named
+from cassieq_spark.queue.seal import note_expired
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store.call import present
 
@@ -47,7 +46,8 @@ GRACE_S: Final = 1.0
 """A call that has messages waits this long for unanswered claims, while its leases run."""
 
 PATIENT_GRACE_S: Final = 5.0
-"""A call that has no messages yet waits this long for each statement of a seal."""
+"""A call that has no messages yet waits this long for each statement of a seal, and a call whose
+messages are leased for their bodies. Then it goes on to other buckets (I10)."""
 
 RUNS_PER_CALL: Final = 8_192
 """The maximum number of runs that one call claims. A batch's offset has an entry of about 60 bytes
@@ -55,6 +55,39 @@ for each run of ids, and Spark keeps a hundred offsets. The limit matters only i
 came back, bucket after bucket."""
 
 _logger = get_logger("queue")
+
+
+@dataclass(slots=True, kw_only=True)
+class Holder:
+    """The owner of the leases that one consumer takes, which all its readers share.
+
+    Attributes:
+        run: The run of a Spark query, which takes all it can, in the order of ids; None: a program.
+        visibility_us: The duration of the leases of the next gets.
+        below: Claims are from these lanes only, and of each only ids below the given one; None:
+            from all.
+    """
+
+    owner: str
+    run: UUID | None
+    visibility_us: int
+    below: Mapping[LaneId, int] | None = None
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is a program, and not a Spark query."""
+        return self.run is None
+
+    def below_id(self, lane: Lane) -> int | None:
+        """Return the id below which ids of a lane are claimed; None: all are."""
+        return None if self.below is None else self.below.get(lane.lane_id)
+
+    def offset_below(self, lane: Lane, bucket: BucketNo) -> int | None:
+        """Return the offset in a bucket below which ids are claimed; None: all are."""
+        below_id = self.below_id(lane)
+        if below_id is None or bucket < bucket_of(below_id, lane.bucket_size):
+            return None
+        return max(0, below_id - bucket * lane.bucket_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +195,6 @@ class Round:
     young_for_s: float | None = None
     more_in_s: float | None = None
 
-    async def try_one(
-        self, bucket: BucketNo, claim: Awaitable[Answer], *, has_found: bool
-    ) -> list[Claimed]:
-        """Run one step of several statements, without a long wait for any: other buckets follow."""
-        with self.lane.store.session.within(each_s=GRACE_S if has_found else PATIENT_GRACE_S):
-            return await self._add(bucket, claim)
-
     async def try_all(
         self, claim: Callable[[BucketNo], Awaitable[Answer]], buckets: list[BucketNo]
     ) -> list[Claimed]:
@@ -178,7 +204,7 @@ class Round:
             QueueDeleted: The lane is dead.
         """
         if len(buckets) == 1 and not self.claimed:
-            return await self._add(buckets[0], claim(buckets[0]))
+            return await self.add(buckets[0], claim(buckets[0]))
         lane, before = self.lane, len(self.claimed)
         waiting = {bucket: lane.store.session.begin(claim, bucket) for bucket in buckets}
         while waiting:
@@ -190,7 +216,7 @@ class Round:
                 )
             done = [bucket for bucket, flight in waiting.items() if flight.done()]
             for bucket in done:
-                await self._add(bucket, waiting.pop(bucket))
+                await self.add(bucket, waiting.pop(bucket))
             if not done:
                 break
         order = {bucket: at for at, bucket in enumerate(buckets)}
@@ -205,7 +231,7 @@ class Round:
             flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())
         return won
 
-    async def _add(self, bucket: BucketNo, claim: Awaitable[Answer]) -> list[Claimed]:
+    async def add(self, bucket: BucketNo, claim: Awaitable[Answer]) -> list[Claimed]:
         """Add the outcome of one claim.
 
         Raises:
@@ -242,22 +268,12 @@ def _note_late(lane: Lane, bucket: BucketNo, messages: int) -> None:
     event(_logger, "claim_answered_late", **lane.as_fields(bucket), messages=messages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Claimer:
-    """Claims messages of a lane for one owner, for a given time.
-
-    Attributes:
-        below_id: Only ids below this one are claimed; None: all.
-    """
+    """Claims messages of a lane."""
 
     lane: Lane
-    owner: str
-    run: UUID | None
-    visibility_us: int
-    below_id: int | None = None
-
-    def _below(self, bucket: BucketNo) -> int | None:
-        return offset_below(self.below_id, bucket, self.lane.bucket_size)
+    holder: Holder
 
     def share(
         self, rows: Rows, budget: Budget, *, away: Collection[BucketNo]
@@ -278,7 +294,7 @@ class Claimer:
             is_spent = budget.is_full and not budget.is_untouched
             if is_spent or len(shares) >= BUCKETS_PER_CALL:
                 break
-            below = self._below(bucket)
+            below = self.holder.offset_below(self.lane, bucket)
             dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)
             available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
             count = budget.for_messages_of(row.value, available)
@@ -295,17 +311,17 @@ class Claimer:
         now_us = self.lane.clock.now_us()
         return Terms(
             at_most=at_most,
-            owner=self.owner,
-            run=self.run,
+            owner=self.holder.owner,
+            run=self.holder.run,
             now_us=now_us,
             until_us=self._until_us(now_us),
-            below=self._below(bucket),
+            below=self.holder.offset_below(self.lane, bucket),
             max_deliveries=self.lane.max_deliveries,
             expired_die=self.lane.expired_die,
         )
 
     def _until_us(self, now_us: int) -> int:
-        return now_us + max(self.visibility_us, self.lane.store.sender.spare_us)
+        return now_us + max(self.holder.visibility_us, self.lane.store.sender.spare_us)
 
     async def hint(self, buckets: Iterable[BucketNo]) -> None:
         """Write the expiry hints of claims that are about to be sent."""
@@ -333,10 +349,10 @@ class Claimer:
         lane = self.lane
         wanted = Claim(
             at_most=at_most,
-            owner=self.owner,
-            visibility_us=self.visibility_us,
-            run=self.run,
-            below=self._below(bucket),
+            owner=self.holder.owner,
+            visibility_us=self.holder.visibility_us,
+            run=self.holder.run,
+            below=self.holder.offset_below(self.lane, bucket),
             max_deliveries=lane.max_deliveries,
             expired_die=lane.expired_die,
             fresh_first=fresh_first,
@@ -386,7 +402,7 @@ class Claimer:
             return [], closed.row
         manifest = row.manifest
         event(_logger, "bucket_sealed", **lane.as_fields(bucket), messages=manifest.count)
-        if self.run is None:
+        if self.holder.is_program:
             lane.messages.keep(bucket, closed.chunks)  # for Spark, executors read them
         got = held(lane, bucket, closed.row, closed.leases)
         if got or budget is None:
@@ -474,13 +490,6 @@ async def give_back(claimed: list[Claimed]) -> None:
                 **one.lane.as_fields(one.bucket),
                 error=str(failure),
             )
-
-
-def offset_below(below_id: int | None, bucket: BucketNo, bucket_size: int) -> int | None:
-    """Return the offset in this bucket below which ids are below ``below_id``; None if all are."""
-    if below_id is None or bucket < bucket_of(below_id, bucket_size):
-        return None
-    return max(0, below_id - bucket * bucket_size)
 
 
 def mean_bytes(row: Bucket) -> float:

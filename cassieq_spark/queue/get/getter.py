@@ -12,10 +12,18 @@ from typing import Final, Self
 
 from cassieq_spark import metrics
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CassieqError, DataLoss, LeaseLost, RowCorrupt, StoreTimeout
+from cassieq_spark.errors import (
+    CassieqError,
+    DataLoss,
+    LeaseLost,
+    QueueDeleted,
+    RowCorrupt,
+    StoreTimeout,
+)
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, Claimed, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, Holder, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message, read_messages
@@ -83,17 +91,15 @@ class GetRequest:
             visibility_us = arguments.visibility_us(visibility)
         return cls(
             at_most=at_most,
-            owner=_default_owner() if consumer is None else arguments.consumer(consumer),
+            owner=f"{socket.gethostname()}:{os.getpid()}"
+            if consumer is None
+            else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),
             visibility_us=visibility_us,
             priority_at_least=arguments.priority(
                 "priority_at_least", at_least, settings.priorities
             ),
         )
-
-
-def _default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class Getter:
@@ -128,9 +134,12 @@ class Getter:
     async def _claim_and_read(
         self, lane: Lane, reader: QueueReader, wanted: GetRequest
     ) -> list[Message]:
+        at_least = wanted.priority_at_least
         for _ in range(_READS):
-            claimed = await _claimed(reader, wanted)
-            self.lanes = reader.looked_at
+            claimed: list[Claimed] = []
+            if await reader.may_find(at_least=at_least):
+                claimed = await reader.get(wanted.at_most, at_least=at_least)
+            self.lanes = len(reader.looked_at)
             if not claimed:
                 return []
             began = lane.clock.monotonic()
@@ -139,7 +148,7 @@ class Getter:
             # Others may have the messages now. If not, the next lease must be longer than a read
             # takes.
             took_us = int((lane.clock.monotonic() - began) * 1e6)
-            reader.lease_as(wanted.owner, max(wanted.visibility_us, 2 * took_us))
+            reader.holder.visibility_us = max(wanted.visibility_us, 2 * took_us)
         raise StoreTimeout(
             f"the leases of messages of queue {lane.queue!r} ran out {_READS} times in a row "
             "while their bodies were read. The messages were given back. Try again, with a "
@@ -151,16 +160,11 @@ class Getter:
         while self._idle:
             reader = self._idle.pop()
             if reader.lane == lane:
-                reader.lease_as(wanted.owner, wanted.visibility_us)
+                reader.holder.owner = wanted.owner
+                reader.holder.visibility_us = wanted.visibility_us
                 return reader
-        return QueueReader(lane, owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
-
-
-async def _claimed(reader: QueueReader, wanted: GetRequest) -> list[Claimed]:
-    at_least = wanted.priority_at_least
-    if not await reader.may_find(at_least=at_least):
-        return []
-    return await reader.get(wanted.at_most, at_least=at_least)
+        holder = Holder(owner=wanted.owner, run=None, visibility_us=wanted.visibility_us)
+        return QueueReader(lane, holder)
 
 
 async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
@@ -188,7 +192,7 @@ async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
             return await _read_claimed(lane, claimed)
     except CassieqError as error:
-        held = [one for one in claimed if await _is_held(one)]
+        held = await _held(lane, claimed)
         if len(held) < len(claimed) and isinstance(error, DataLoss | LeaseLost | RowCorrupt):
             # This process slept: meanwhile others had the message, acked it, and repair dropped it.
             return await _read(lane, held)
@@ -238,11 +242,29 @@ async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     return [message async for message in read_messages(lane, plan, goes_on=True)]
 
 
-async def _is_held(claimed: Claimed) -> bool:
-    lane = claimed.lane
-    return claimed.lease.until_us > lane.clock.now_us() and not await lane.is_dropped(
-        claimed.bucket
-    )
+async def _held(lane: Lane, claimed: list[Claimed]) -> list[Claimed]:
+    """Return the claims that still hold their messages: one read for each lane, all at once.
+
+    A lane that does not answer within `GRACE_S` keeps back no other, and its claims count as held.
+
+    Raises:
+        QueueDeleted: The lane is dead.
+    """
+    lanes = list({one.lane.lane_id: one.lane for one in claimed}.values())
+    with lane.store.session.within(each_s=GRACE_S):
+        found = await lane.store.session.each(lambda one: one.read_pointers(), lanes)
+    low: dict[LaneId, BucketNo] = {}
+    for one, pointers in zip(lanes, found, strict=True):
+        if isinstance(pointers, QueueDeleted):
+            raise pointers
+        if not isinstance(pointers, CassieqError):
+            low[one.lane_id] = pointers.repair
+    now_us = lane.clock.now_us()
+    return [
+        one
+        for one in claimed
+        if one.lease.until_us > now_us and one.bucket >= low.get(one.lane.lane_id, FIRST_BUCKET)
+    ]
 
 
 class Pace:

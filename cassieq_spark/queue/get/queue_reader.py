@@ -8,21 +8,21 @@ is slow and never stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from math import inf
 from typing import Final
-from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import held_until, offered_below
-from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, give_back
+from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Holder, give_back
 from cassieq_spark.queue.get.reader import Reader, Search
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedule import DueLaneCache
+
+News = tuple[list[LaneId], list[LaneId]]
+"""Lanes in which a get may find something; and quiet lanes that were not asked again."""
 
 RESTS_FOR_S: Final = 1.0
 """A program leaves a quiet lane alone this long, while others of its priority or of a higher one
@@ -33,8 +33,9 @@ UNLIMITED: Final = 1 << 31
 a lower priority."""
 
 ROUND_S: Final = 2.0
-"""The first round waits this long for each statement, as long as all have answered. Each round in
-which a lane has not answered doubles it: the store may be slow."""
+"""The first round waits this long for each statement, as long as all have answered: one lane
+without an answer keeps the messages of others no longer. Each round in which a lane has not
+answered, and none has messages, doubles it: the store may be slow."""
 
 ROUND_AGAIN_S: Final = 0.25
 """The same limit after a lane has not answered: there may be many such lanes, and messages of the
@@ -44,40 +45,27 @@ _logger = get_logger("queue")
 
 
 class QueueReader:
-    """One consumer of a queue."""
+    """One consumer of a queue.
 
-    def __init__(self, lane: Lane, *, owner: str, run: UUID | None, visibility_us: int) -> None:
+    Attributes:
+        holder: The owner of its leases, which may change between gets.
+        readers: Its reader of each lane.
+        looked_at: The lanes that the last get looked at.
+    """
+
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self.lane = lane
+        self.holder = holder
+        self.readers: dict[LaneId, Reader] = {}
         self._due_lanes = DueLaneCache(lane)
-        self._readers: dict[LaneId, Reader] = {}
-        self._make = partial(Reader, run=run)
-        self._leases = owner, visibility_us
-        self._below: Mapping[LaneId, int] = {}
         self._due: list[Lane] = []
         self._see_to(lane.all)
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = lane.store.entropy.rng.randrange(lane.settings.shards)
         self._last: LaneId | None = None
         self._news: News | None = None
-        self._rests_for_s = RESTS_FOR_S if run is None else 0.0
-        self._looked_at = list(self._readers)
-
-    def lease_as(self, owner: str, visibility_us: int) -> None:
-        """Set the owner of the leases that the next gets take, and their duration."""
-        self._leases = owner, visibility_us
-        for reader in self._readers.values():
-            reader.lease_as(owner, visibility_us)
-
-    def stop_at(self, below: Mapping[LaneId, int]) -> None:
-        """Claim from these lanes only, and of each only ids below the given one, from now on."""
-        self._below = below
-        for lane_id, reader in self._readers.items():
-            reader.stop_at(below.get(lane_id))
-
-    @property
-    def looked_at(self) -> int:
-        """The number of lanes that the last get looked at."""
-        return len(self._looked_at)
+        self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0
+        self.looked_at = list(self.readers)
 
     async def may_find(self, *, at_least: int = 0) -> bool:
         """Whether a get may find something after one that found nothing.
@@ -90,13 +78,13 @@ class QueueReader:
             StoreError: The only lane did not answer.
         """
         self._news = await self._ask(await self._tiers(at_least))
-        return bool(self._news.awake)
+        return bool(self._news[0])
 
     @property
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
-        readers = [self._readers.get(lane_id) for lane_id in self._looked_at]
-        return all(reader is None or reader.quiet.since is not None for reader in readers)
+        readers = [self.readers.get(lane_id) for lane_id in self.looked_at]
+        return all(reader is None or reader.since is not None for reader in readers)
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
         """Estimate how many messages a get would find, counted up to ``enough``; claim nothing.
@@ -107,14 +95,14 @@ class QueueReader:
         for lane_id in await self._in_turn(at_least, self._news):
             if found >= enough:
                 break
-            found += await self._readers[lane_id].count(enough - found)
-            is_sure &= self._readers[lane_id].is_sure
+            found += await self.readers[lane_id].count(enough - found)
+            is_sure &= self.readers[lane_id].is_sure
         return found if found or is_sure else None
 
     async def tidy(self, *, at_least: int = 0) -> None:
         """Do the side work of a get that finds nothing, in each lane; see `Reader.tidy`."""
         lanes = await self._in_turn(at_least, self._news)
-        for one in await self.lane.store.session.each(lambda at: self._readers[at].tidy(), lanes):
+        for one in await self.lane.store.session.each(lambda at: self.readers[at].tidy(), lanes):
             if one is not None:
                 raise one
 
@@ -131,8 +119,8 @@ class QueueReader:
             QueueDeleted: The queue is gone.
         """
         for lane_id in await self._in_turn(at_least):
-            reader = self._readers[lane_id]
-            if reader.quiet.since is None and await reader.look_ahead(
+            reader = self.readers[lane_id]
+            if reader.since is None and await reader.look_ahead(
                 at_most, at_most_bytes=at_most_bytes
             ):
                 return
@@ -162,10 +150,10 @@ class QueueReader:
         self._go_on(at_most)
         tiers = await self._tiers(at_least)
         news, self._news = self._news, None
-        self._looked_at = [at for tier in tiers for at in tier]
-        if len(self._looked_at) == 1:
-            (only,) = self._looked_at
-            return await self._readers[only].get(at_most, at_most_bytes=at_most_bytes)
+        self.looked_at = [at for tier in tiers for at in tier]
+        if len(self.looked_at) == 1:
+            (only,) = self.looked_at
+            return await self.readers[only].get(at_most, at_most_bytes=at_most_bytes)
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
@@ -175,10 +163,6 @@ class QueueReader:
         self._last = claimed[-1].lane.lane_id if claimed else None
         return claimed
 
-    def reader(self, lane_id: LaneId) -> Reader:
-        """Return the reader of one lane."""
-        return self._readers[lane_id]
-
     async def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Ask each of these lanes, all at once, and return those in which a get may find something.
 
@@ -187,9 +171,9 @@ class QueueReader:
         """
         session = self.lane.store.session
         own = set(self.lane.lanes)
-        lanes = [at for at in lanes if at in own or not self._readers[at].quiet.is_drained]
+        lanes = [at for at in lanes if at in own or not self.readers[at].is_drained]
         with session.within(each_s=ROUND_S):
-            said = await session.each(lambda at: self._readers[at].quiet.may_find(), lanes)
+            said = await session.each(lambda at: self.readers[at].may_find(), lanes)
         for one in said:
             if isinstance(one, QueueDeleted):
                 raise one
@@ -199,24 +183,22 @@ class QueueReader:
         """Ask quiet lanes for news, all at once, except those that rest."""
         if sum(map(len, tiers)) == 1:
             only = tiers[0]
-            return News(awake=only if await self._readers[only[0]].quiet.may_find() else [])
+            return only if await self.readers[only[0]].may_find() else [], []
         resting: list[LaneId] = []
         has_some = False
         for tier in tiers:
-            has_some = has_some or any(self._readers[at].quiet.since is None for at in tier)
+            has_some = has_some or any(self.readers[at].since is None for at in tier)
             if has_some:
-                resting += [
-                    at for at in tier if self._readers[at].quiet.is_recent(self._rests_for_s)
-                ]
+                resting += [at for at in tier if self.readers[at].rests(self._rests_for_s)]
         asked = [at for tier in tiers for at in tier if at not in resting]
-        return News(awake=await self.news(asked), resting=resting)
+        return await self.news(asked), resting
 
     def _go_on(self, at_most: int) -> None:
         """Begin with the shard of the last get once more, if others are at work in its lane.
 
         There it has a bucket of its own. In another shard it would meet the others again (ADR 35).
         """
-        if self._last in self.lane.lanes and self._readers[self._last].keeps_apart(at_most):
+        if self._last in self.lane.lanes and self.readers[self._last].keeps_apart(at_most):
             _, self._first_shard = self.lane.fixed.class_and_shard(self._last)
 
     async def _in_turn(self, at_least: int, news: News | None = None) -> list[LaneId]:
@@ -226,7 +208,7 @@ class QueueReader:
             news: Only lanes that may have something according to this.
         """
         lanes = [lane_id for tier in await self._tiers(at_least) for lane_id in tier]
-        return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news.awake]
+        return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news[0]]
 
     async def _tiers(self, at_least: int) -> list[list[LaneId]]:
         """Return, by priority, the scheduled lanes and the fixed ones, as tiers; none is empty."""
@@ -241,32 +223,16 @@ class QueueReader:
             priority = fixed.priorities - 1 - at // fixed.shards
             tiers.append([one.lane_id for one in due if one.priority == priority])
             tiers.append(turn[at : at + fixed.shards])
-        if self._below:
-            tiers = [[at for at in tier if at in self._below] for tier in tiers]
+        if (below := self.holder.below) is not None:
+            tiers = [[at for at in tier if at in below] for tier in tiers]
         return [tier for tier in tiers if tier]
 
     def _see_to(self, lanes: list[Lane]) -> None:
         """Keep a reader for each of these lanes and for no other."""
-        owner, visibility_us = self._leases
-        known = self._readers
-        self._readers = {
-            one.lane_id: known.get(one.lane_id)
-            or self._make(
-                one,
-                owner=owner,
-                visibility_us=visibility_us,
-                below_id=self._below.get(one.lane_id),
-            )
-            for one in lanes
+        known = self.readers
+        self.readers = {
+            one.lane_id: known.get(one.lane_id) or Reader(one, self.holder) for one in lanes
         }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """Lanes in which a get may find something; and quiet lanes that were not asked again."""
-
-    awake: list[LaneId]
-    resting: list[LaneId] = field(default_factory=list)
 
 
 class Rounds:
@@ -280,8 +246,7 @@ class Rounds:
         self._readers = readers
         self._lane = readers.lane
         self._tiers = tiers
-        self._awake = news.awake
-        self._resting = news.resting
+        self._awake, self._resting = news
         # A part of the get is offered to one lower tier, drawn at random [U15].
         lower = tiers[1:]
         self._rng = self._lane.store.entropy.rng
@@ -294,7 +259,7 @@ class Rounds:
         self._owed: list[LaneId] = []
         self._asked: set[LaneId] = set()
         # The state before this get: an offer looks only for a part of it.
-        self._new = {at for one in tiers for at in one if not readers.reader(at).has_looked}
+        self._new = {at for one in tiers for at in one if not readers.readers[at].has_looked}
         self._is_held = False
         self._over_at = inf
         self._held_at_most_until = inf
@@ -433,16 +398,17 @@ class Rounds:
         self._new -= {*new}
         session = self._lane.store.session
         with session.within(GRACE_S):
-            await session.each(lambda at: self._readers.reader(at).see(budget), new)
+            await session.each(lambda at: self._readers.readers[at].see(budget), new)
         return held if awake else None
 
-    def _is_asked(self, lane_id: LaneId) -> bool:
-        """Whether this round goes through a lane: if it was held, only if more can be had there."""
-        return lane_id not in self._asked or bool(self._young([lane_id]))
-
     async def _go_through(self, lanes: list[LaneId], budget: Budget) -> bool:
-        """Claim from these lanes. Return whether to go on with others."""
-        for lane_id in filter(self._is_asked, lanes):
+        """Claim from these lanes. Return whether to go on with others.
+
+        If this round was held, it goes through a lane again only if more can be had there.
+        """
+        for lane_id in lanes:
+            if lane_id in self._asked and not self._young([lane_id]):
+                continue
             if budget.is_full or self._lane.clock.monotonic() >= self._over_at:
                 return False
             self._asked.add(lane_id)
@@ -464,7 +430,7 @@ class Rounds:
 
     async def _step(self, lane_id: LaneId, budget: Budget) -> bool:
         """Claim messages that can be had at once from one lane. Return whether it has answered."""
-        reader = self._readers.reader(lane_id)
+        reader = self._readers.readers[lane_id]
         search = self._searches.get(lane_id)
         if search is None or search.is_over:
             search = self._searches[lane_id] = reader.search()

@@ -1,11 +1,10 @@
 """`Reader` gets messages of one lane: look, claim in sealed buckets, seal open ones if needed.
 
-`Search` decides whether one get is done with the lane, and `Quiet` whether the next may find more
-after an empty one. Three rules spare a reader its looks:
+`Search` decides whether one get is done with the lane. Three rules spare a reader its looks:
 
 - A program goes on in the buckets of its last get for a second (`Choice.left`).
 - A Spark batch may be looked for while the last one is at work (`Reader.look_ahead`).
-- After an empty get, two cheap reads come first. A whole look is due each 30 s (`Quiet`).
+- After an empty get, two cheap reads come first. A whole look is due each 30 s (`Reader.may_find`).
 
 The first two are followed by a look if they give nothing. Holds I2, I9, I10.
 """
@@ -13,13 +12,13 @@ The first two are followed by a look if they give nothing. Holds I2, I9, I10.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, StoreError
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.choice import has_fresh
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.queue.get.choice import Choice
@@ -29,14 +28,14 @@ from cassieq_spark.queue.get.claim import (
     Budget,
     Claimed,
     Claimer,
+    Holder,
     Round,
     Rows,
     give_back,
 )
 from cassieq_spark.queue.get.scan import Scan, Scanner
 from cassieq_spark.queue.get.unsealed import OpenBuckets
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import first_of
+from cassieq_spark.queue.lane import Lane, first_of
 from cassieq_spark.store.rows import race_pause_s
 
 CLAIMS_PER_HINT: Final = 64
@@ -47,73 +46,65 @@ TRIES: Final = 4
 """The number of times that a call tries for the rest after it lost races."""
 
 AHEAD_FOR_S: Final = 5.0
-"""A look ahead is used this long. After that, others have been there, and claims would fail."""
+"""A look ahead is used this long: what came back since, or with a higher priority, waits for one
+batch. After that, others have been there, and claims would fail."""
 
 QUIET_FOR_S: Final = 30.0
 """An idle consumer goes this long without a whole look, which also moves the pointers on."""
 
 PAUSE_S: Final = 0.25
-"""A call that has no messages waits this long before it asks unanswered buckets again."""
+"""A call that has no messages waits a quarter to all of this before it asks unanswered buckets
+again: their messages wait no longer once they answer (I10)."""
 
 _logger = get_logger("queue")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ahead:
-    """A look that found enough for a budget, and until when it is used (monotonic)."""
-
-    scan: Scan
-    budget: Budget
-    good_until: float
-
-    def serves(self, budget: Budget, now: float) -> bool:
-        """Whether it was made for as many messages, a moment ago."""
-        is_enough = self.budget.messages >= budget.messages
-        return is_enough and self.budget.size_bytes == budget.size_bytes and now < self.good_until
 
 
 class Reader:
     """One consumer of a lane.
 
-    Args:
-        run: The run of a Spark query, which takes all it can, in the order of ids; None: a program.
-
     Attributes:
         has_looked: Whether it has looked at the lane for a get: unseen messages are young.
-        quiet: Knows whether the last get found nothing, and whether the next may find more.
+        since: The look that found nothing; None if the last one found something, or is running.
     """
 
-    def __init__(
-        self,
-        lane: Lane,
-        *,
-        owner: str,
-        run: UUID | None,
-        visibility_us: int,
-        below_id: int | None = None,
-    ) -> None:
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self.lane = self._lane = lane
-        self._claimer = Claimer(
-            lane=lane, owner=owner, run=run, visibility_us=visibility_us, below_id=below_id
-        )
-        self._is_for_program = run is None
-        self._scanner = Scanner(lane, goes_on=self._is_for_program, below_id=below_id)
+        self._claimer = Claimer(lane, holder)
+        self._is_for_program = holder.is_program
+        self._scanner = Scanner(lane, holder)
         self._choice = Choice(lane)
         self._open = OpenBuckets(
             lane, self._scanner, self._choice, is_for_program=self._is_for_program
         )
-        self._ahead: _Ahead | None = None
+        self._ahead: tuple[Scan, Budget] | None = None  # it found enough for this
         self.has_looked = False
-        self.quiet = Quiet(lane, self._scanner)
+        self.since: Scan | None = None
+        self._asked_at = -math.inf
 
-    def lease_as(self, owner: str, visibility_us: int) -> None:
-        """Set the owner of the leases that the next gets take, and their duration."""
-        self._claimer = replace(self._claimer, owner=owner, visibility_us=visibility_us)
+    async def may_find(self) -> bool:
+        """Whether a get may find something after one that found nothing, by two cheap reads."""
+        now, since = self._lane.clock.monotonic(), self.since
+        if since is None or now - since.looked_at > QUIET_FOR_S:
+            return True
+        if await self._scanner.first_reads.has_news(since):
+            return True
+        self._asked_at = now
+        return False
 
-    def stop_at(self, below_id: int | None) -> None:
-        """Claim only messages with ids below this one from now on."""
-        self._claimer = replace(self._claimer, below_id=below_id)
-        self._scanner.below_id = below_id
+    def rests(self, for_s: float) -> bool:
+        """Whether the last get found nothing, and this lane was asked within ``for_s``."""
+        if self.since is None:
+            return False
+        asked_at = max(self.since.looked_at, self._asked_at)
+        return self._lane.clock.monotonic() - asked_at < for_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last look was recent and found that nothing at all was left in the lane."""
+        scan = self.since
+        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
+            return False
+        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id
 
     def keeps_apart(self, at_most: int) -> bool:
         """Whether others are at work in this lane, and our buckets have ``at_most`` messages."""
@@ -142,11 +133,7 @@ class Reader:
         """
         scan = await self._scanner.scan(at_most, want_bytes=at_most_bytes)
         if scan.available >= at_most or scan.available_bytes >= (at_most_bytes or math.inf):
-            self._ahead = _Ahead(
-                scan=scan,
-                budget=Budget(messages=at_most, size_bytes=at_most_bytes),
-                good_until=self._lane.clock.monotonic() + AHEAD_FOR_S,
-            )
+            self._ahead = scan, Budget(messages=at_most, size_bytes=at_most_bytes)
         return self._ahead is not None
 
     async def get(self, at_most: int, *, at_most_bytes: float | None = None) -> list[Claimed]:
@@ -178,7 +165,7 @@ class Reader:
     async def tidy(self) -> None:
         """Do the side work of a get that finds nothing: close gaps, bury, move the pointer on.
 
-        After it, `Quiet.may_find` takes two reads if nothing is visible (I9). It claims no message
+        After it, `may_find` takes two reads if nothing is visible (I9). It claims no message
         that may have come, and does not wait for buckets that do not answer.
 
         Raises:
@@ -195,7 +182,7 @@ class Reader:
             StoreTimeout, StoreUnavailable: It could not look.
         """
         scan = await self._scanner.scan(budget.messages, want_bytes=budget.size_bytes, peeks=True)
-        await self._open.see(scan)
+        await self._open.ripe(scan, has_found=False)
         self.has_looked = True
 
     @property
@@ -205,7 +192,7 @@ class Reader:
 
     def search(self) -> Search:
         """Begin a get of this lane."""
-        self.quiet.since = None
+        self.since = None
         if self._is_for_program:
             self._choice.begin()
         return Search(self._lane, self._scanner)
@@ -248,7 +235,7 @@ class Reader:
             self._choice.keep(round_.claimed, scan.candidates | round_.rows)
         has_found = bool(round_.claimed or round_.rows or scan.available)
         if not has_found and self._scanner.is_quiet_after(scan):
-            self.quiet.since = scan
+            self.since = scan
         confirmed = await self._confirm(round_, scan)
         if not confirmed:
             search.note(round_)
@@ -265,8 +252,13 @@ class Reader:
             if budget.messages < 1 or budget.size_bytes is not None or self._choice.is_by_id:
                 return []
             rows, tries = self._choice.left(budget.messages), 1
-        elif ahead is not None and ahead.serves(budget, self._lane.clock.monotonic()):
-            scan, rows, tries = ahead.scan, ahead.scan.candidates, TRIES
+        elif (
+            ahead is not None
+            and ahead[1].messages >= budget.messages
+            and ahead[1].size_bytes == budget.size_bytes
+            and self._lane.clock.monotonic() < ahead[0].looked_at + AHEAD_FOR_S
+        ):
+            scan, rows, tries = ahead[0], ahead[0].candidates, TRIES
         else:
             return []
         round_ = self._round(replace(budget))
@@ -290,9 +282,10 @@ class Reader:
         ours, theirs = self._choice.split(scan.candidates)
         has_open = bool(scan.open or scan.half_sealed)
         if has_open and self._choice.is_by_id:
-            await seal(
-                waits=False, theirs=ours, before=self._choice.oldest_fresh(ours), by_proof=True
-            )
+            # Open buckets come before the first sealed one with fresh messages.
+            now_us = self._lane.clock.now_us()
+            fresh = (at for at, row in ours.items() if has_fresh(row.value, now_us))
+            await seal(waits=False, theirs=ours, before=min(fresh, default=None), by_proof=True)
         await self._claim_sealed(round_, ours)
         if has_open:
             await seal(waits=waits, theirs=theirs)
@@ -389,7 +382,7 @@ class Search:
             self._is_sure = False
             self.pause_s = round_.young_for_s
         elif not round_.rows:
-            self.is_over = self._is_sure or not self._scanner.forget_jumps()
+            self.is_over = self._is_sure or not self._scanner.undecided.forget()
             self._is_sure = True
         else:
             self._is_sure = False
@@ -408,43 +401,3 @@ class Search:
         self.pause_s = self._entropy.jitter(PAUSE_S, 0)
         self._scanner.forget_away()
         self._known_away.clear()
-
-
-class Quiet:
-    """A reader's knowledge of a lane in which it found nothing.
-
-    Attributes:
-        since: The look that found nothing; None if the last one found something, or is running.
-    """
-
-    def __init__(self, lane: Lane, scanner: Scanner) -> None:
-        self._lane = lane
-        self._scanner = scanner
-        self.since: Scan | None = None
-        self._asked_at = -math.inf
-
-    async def may_find(self) -> bool:
-        """Whether a get may find something after one that found nothing, by two cheap reads."""
-        self._scanner.first_reads.forget_news()
-        if self.since is None:
-            return True
-        now, reads = self._lane.clock.monotonic(), self._scanner.first_reads
-        if now - self.since.looked_at > QUIET_FOR_S or await reads.has_news(self.since):
-            return True
-        self._asked_at = now
-        return False
-
-    def is_recent(self, within_s: float) -> bool:
-        """Whether the last get found nothing, and this lane was asked within ``within_s``."""
-        if self.since is None:
-            return False
-        asked_at = max(self.since.looked_at, self._asked_at)
-        return self._lane.clock.monotonic() - asked_at < within_s
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the last look was recent and found that nothing at all was left in the lane."""
-        scan = self.since
-        if scan is None or self._lane.clock.monotonic() - scan.looked_at > QUIET_FOR_S:
-            return False
-        return scan.pointers.repair * self._lane.bucket_size >= scan.monoton.next_id

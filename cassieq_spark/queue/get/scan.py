@@ -22,11 +22,10 @@ from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
-from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Rows, mean_bytes, offset_below
+from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Holder, Rows, mean_bytes
 from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.unsealed import Peek, Undecided
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import named
+from cassieq_spark.queue.lane import Lane, named
 from cassieq_spark.store.tables.lanes import Monoton
 
 FIRST_WINDOW: Final = 8
@@ -142,6 +141,7 @@ class FirstReads:
         hint; hinted messages of a drained bucket never come back. A look that follows at once
         begins with these reads, but not two such looks in a row.
         """
+        self._news = None
         begun = await self._after(scan)
         if begun is None:
             return True
@@ -156,10 +156,6 @@ class FirstReads:
             self._news = begun
             self._news_until = self._lane.clock.monotonic() + NEWS_FOR_S
         return has_some
-
-    def forget_news(self) -> None:
-        """Begin the next look anew, unless `has_news` is asked before."""
-        self._news = None
 
     async def _from_last(self) -> Scan | None:
         """Begin with the pointers of the last look. Ids and hints are read in any case (I10)."""
@@ -221,26 +217,26 @@ class Scanner:
     """Scans a lane for one consumer.
 
     Args:
-        goes_on: See `FirstReads`.
+        holder: The consumer.
 
     Attributes:
         first_reads: Tells whether a look would find anything new.
-        below_id: Only messages with ids below this one are looked for; None: all.
+        undecided: The blocks of transactions that are jumped over.
         passed_over: The buckets that were not read since the last look began, each with the error:
             for these, "none" would be a guess (I10). This is not `away`, which may have been
             forgotten since.
     """
 
-    def __init__(self, lane: Lane, *, goes_on: bool = False, below_id: int | None = None) -> None:
+    def __init__(self, lane: Lane, holder: Holder) -> None:
         self._lane = lane
+        self._holder = holder
         self._corrupt: set[BucketNo] = set()
         self._finished = Finished(lane)
-        self._undecided = Undecided(lane, self.pass_over)
+        self.undecided = Undecided(lane, self.pass_over)
         self._time = TimePointer(lane)
         self._away: dict[BucketNo, tuple[CassieqError, float]] = {}
         self._chooser: Chooser | None = None
-        self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=goes_on)
-        self.below_id = below_id
+        self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=holder.is_program)
         self.passed_over: dict[BucketNo, CassieqError] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
@@ -294,7 +290,7 @@ class Scanner:
         await self._look_at_hints(scan)
         beside: tuple[Callable[[], Awaitable[Pointers]], Peek] | None = None
         is_next = sealed_singly is not None and scan.fresh.start == sealed_singly + 1
-        if peeks and is_next and not scan.available and self.below_id is None:
+        if peeks and is_next and not scan.available and self._holder.below is None:
             # L, and whether the fresh buckets hold messages, are read beside their rows: it is
             # likely that none has a row.
             away = self.away
@@ -331,12 +327,8 @@ class Scanner:
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice every message that becomes visible after this look."""
         return scan.is_settled and not (
-            scan.open or scan.half_sealed or self._undecided or self.passed_over
+            scan.open or scan.half_sealed or self.undecided or self.passed_over
         )
-
-    def forget_jumps(self) -> bool:
-        """Look again at blocks that were being written. Return whether there are any."""
-        return self._undecided.forget()
 
     async def _look_at_hints(self, scan: Scan) -> None:
         """Find messages that came back or fell due by now, wherever the reader pointer is."""
@@ -385,8 +377,8 @@ class Scanner:
         lane = self._lane
         size = lane.bucket_size
         end_id = scan.monoton.next_id
-        if self.below_id is not None:
-            end_id = min(self.below_id, end_id)
+        if (below_id := self._holder.below_id(lane)) is not None:
+            end_id = min(below_id, end_id)
         end = -(-end_id // size)
         at: int = scan.pointers.reader
         window = FIRST_WINDOW
@@ -406,7 +398,7 @@ class Scanner:
             buckets, at = self._window(at, end, window)
             window = min(window * 2, LARGEST_WINDOW)
             rows = await self._read(buckets)
-            undecided = await self._undecided.settle(rows)
+            undecided = await self.undecided.settle(rows)
             now_us = lane.clock.now_us()
             for bucket in buckets:
                 if bucket not in rows:
@@ -419,7 +411,7 @@ class Scanner:
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us)
                     fresh += row.value.fresh.count
-            at = self._undecided.end_behind(undecided, at)
+            at = self.undecided.end_behind(undecided, at)
             more_windows -= scan.available + scan.available_in_crowds >= want
         return silent, times
 
@@ -439,7 +431,7 @@ class Scanner:
         """
         if not silent:
             return
-        open_ = [at for at, has_row in silent.items() if not (has_row or self._undecided.has(at))]
+        open_ = [at for at, has_row in silent.items() if not (has_row or self.undecided.has(at))]
         if beside is not None and silent.keys() <= beside[1].asked.keys():
             low = (await beside[0]()).repair
             scan.peeked = await beside[1].answers_soon(open_ if peeks else ())
@@ -455,7 +447,7 @@ class Scanner:
                 oldest = min(oldest, times[later.pop(0)])
             scan.oldest_later_us[bucket] = oldest
         for bucket, has_row in silent.items():
-            if bucket >= low and not self._undecided.has(bucket):
+            if bucket >= low and not self.undecided.has(bucket):
                 if has_row:
                     scan.half_sealed[bucket] = times[bucket]
                 else:
@@ -463,12 +455,12 @@ class Scanner:
 
     def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
         """Return the next buckets to read, without finished and jumped ones, and where to go on."""
-        self._undecided.refresh()
+        self.undecided.refresh()
         buckets: list[BucketNo] = []
         away = self.away
         while at < end and len(buckets) < size:
             bucket = BucketNo(at)
-            jump_to = self._undecided.end_of(bucket)
+            jump_to = self.undecided.end_of(bucket)
             if jump_to is not None:
                 at = max(at + 1, jump_to)
                 continue
@@ -505,7 +497,7 @@ class Scanner:
             return
         if bucket in scan.candidates:
             return
-        below = offset_below(self.below_id, bucket, self._lane.bucket_size)
+        below = self._holder.offset_below(self._lane, bucket)
         limit = self._lane.max_deliveries
         available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)
         dies = is_dying(row.value, now_us=now_us, max_deliveries=limit)

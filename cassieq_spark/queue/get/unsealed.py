@@ -20,9 +20,8 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue import roll_forward
 from cassieq_spark.queue.get.choice import Choice
-from cassieq_spark.queue.get.claim import GRACE_S, Claimer, Round, Rows
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import per_bucket
+from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimer, Round, Rows
+from cassieq_spark.queue.lane import Lane, per_bucket
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.scan import Scan, Scanner
@@ -37,10 +36,13 @@ SEALS_PER_CALL: Final = 8
 
 YOUNG_PER_OPEN_S: Final = 0.005
 """A call that has found something leaves buckets alone that are younger than this times the number
-of open non-empty ones: eager sealing would make every put reserve [R10]."""
+of open non-empty ones. So it seals, and producers reserve, at most 200 times a second: half of what
+the lane's one monoton row takes [R10]."""
 
 FEW: Final = 10
-"""A bucket with at most this many messages gained little from being left open (ADR 29)."""
+"""A bucket with at most this many messages gained little from being left open: messages that come
+later than ``linger`` after its seal began are taken at once. In either case, a reader that seals
+alone seals once in ``linger`` at the most (ADR 29)."""
 
 ALONE_FOR_S: Final = 1.0
 """Another client's seal is left alone this long, while there are other buckets to seal. After that,
@@ -48,7 +50,7 @@ the client may be dead (I10)."""
 
 SHORT_LINGER_S: Final = 0.05
 """If others' buckets have messages, a reader waits for young buckets only if ``linger`` is no
-longer than this."""
+longer than this: it leaves no visible message for longer."""
 
 REMEMBERED_S: Final = 1.0
 """A block that is being written is jumped over this long without a look [P22]."""
@@ -137,10 +139,6 @@ class OpenBuckets:
         """The last bucket that this reader has sealed, if it held only a few messages."""
         return None if self._eager_after == math.inf else self._last_sealed
 
-    async def see(self, scan: Scan) -> None:
-        """Note which open buckets hold messages, so that these become ripe; seal nothing."""
-        await self._ripe(scan, has_found=False)
-
     async def claim(
         self,
         scan: Scan,
@@ -162,7 +160,7 @@ class OpenBuckets:
             waits: Whether to wait for a young bucket if there is nothing else.
             theirs: Buckets where others are at work, and which have messages if this finds too few.
             before: Only buckets before this one; None: all.
-            by_proof: See `_ripe`.
+            by_proof: See `ripe`.
         """
         budget = round_.budget
         has_found = bool(round_.claimed)
@@ -171,7 +169,7 @@ class OpenBuckets:
             # Messages that were put since the last look must be found: memory only serves calls
             # that have messages already.
             self._looked_at.clear()
-        ripe, young_for_s = await self._ripe(
+        ripe, young_for_s = await self.ripe(
             scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
         )
         has_filled = any(bucket in self._first_seen for bucket in ripe)
@@ -182,7 +180,7 @@ class OpenBuckets:
             await self._lane.clock.sleep(young_for_s)
             young_for_s = None
             self._looked_at.clear()
-            ripe, _ = await self._ripe(scan, has_found=False)
+            ripe, _ = await self.ripe(scan, has_found=False)
         left = [
             bucket
             for bucket in (*scan.half_sealed, *ripe)
@@ -201,7 +199,10 @@ class OpenBuckets:
                 helps=not left or bucket in scan.half_sealed or not self._choice.has_met,
             )
             has_found = bool(round_.claimed or theirs)
-            is_ours = bool(await round_.try_one(bucket, close, has_found=has_found))
+            # It has several statements: none is waited for long, as other buckets follow.
+            each_s = GRACE_S if has_found else PATIENT_GRACE_S
+            with self._lane.store.session.within(each_s=each_s):
+                is_ours = bool(await round_.add(bucket, close))
             row = round_.rows.get(bucket)
             round_.has_sealed |= row is not None and row.value.status is not Status.SEALING
             if self._is_for_program and row is not None and row.value.leases and not is_ours:
@@ -254,7 +255,7 @@ class OpenBuckets:
         between = oldest - self._last_sealed - 1
         return between == sum(self._last_sealed < bucket < oldest for bucket in scan.open)
 
-    async def _ripe(
+    async def ripe(
         self, scan: Scan, *, has_found: bool, only_gaps: bool = False, by_proof: bool = False
     ) -> tuple[list[BucketNo], float | None]:
         """Return open buckets that may be sealed now, and the seconds until the next one may be.

@@ -30,9 +30,8 @@ from cassieq_spark.queue.inspect.facts import (
     live_rows,
     names_of,
 )
-from cassieq_spark.queue.lane import Lane, live_buckets, windows
+from cassieq_spark.queue.lane import Lane, first_of, live_buckets, windows
 from cassieq_spark.queue.message import time_of
-from cassieq_spark.queue.per_bucket import first_of
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 Seen = Callable[[Lane, BucketFacts, Stored[Bucket] | None], None]
@@ -115,20 +114,15 @@ async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None
     )
 
 
-async def not_due_in(lane: Lane) -> int:
-    """Count the messages of one lane that are not due yet, as `stats` does."""
-    return (await _of_lane(lane)).delayed
-
-
 async def visible_in(lane: Lane) -> int:
     """Count the messages of one lane that a get would deliver, as `stats` does."""
     due = lane.due
     if due is not None and due.begins_us(lane.settings.period_us) > lane.clock.now_us():
         return 0
-    return (await _of_lane(lane)).visible
+    return (await _counted(lane)).visible
 
 
-async def _of_lane(lane: Lane) -> _Count:
+async def _counted(lane: Lane) -> _Count:
     await _count(lane, total := _Count(lane.clock.now_us()), Sinks(lane))
     return total
 
@@ -247,10 +241,10 @@ async def by_hour(lane: Lane) -> list[ScheduledHour]:
     period_us = lane.settings.period_us
     counts: Counter[tuple[int, int]] = Counter()
     begun, later = await begun_and_later(lane)
-    counting = [(one, not_due_in) for one in begun]
-    counting += [(one, count_scheduled) for one in later]
-    found = await lane.store.session.map(lambda pair: pair[1](pair[0]), counting)
-    for (one, _), messages in zip(counting, found, strict=True):
+    session = lane.store.session
+    found = [one.delayed for one in await session.map(_counted, begun)]
+    found += await session.map(count_scheduled, later)
+    for one, messages in zip([*begun, *later], found, strict=True):
         if messages and (due := one.due) is not None:
             hour = due.begins_us(period_us) // HOUR_US * HOUR_US
             counts[hour, -due.priority] += messages

@@ -10,7 +10,7 @@ others go again, under new ids.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -84,6 +84,11 @@ class _Block:
     next: int = 0
     size_bytes: int = 0
 
+    def fits(self, packed: Packed, bucket_size: int) -> bool:
+        """Whether a row still fits into it; the first one always does."""
+        has_room = self.next == 0 or self.size_bytes + len(packed.payload) <= BUCKET_BYTES
+        return self.next + packed.count <= bucket_size and has_room
+
 
 class Producer:
     """Puts messages into a lane for one client."""
@@ -123,9 +128,14 @@ class Producer:
             QueueDeleted: The lane is dead.
         """
         found = Outcome()
-        for some in _waves(rows, keys):
+        numbered = list(enumerate(rows))
+        # A bucket may be closed while keys are taken, and then it rests only a while before it is
+        # dropped. The writes and their proof have to come before that [R2].
+        size = KEYS_AT_ONCE if keys is not None else max(1, len(numbered))
+        for start in range(0, len(numbered), size):
+            some = dict(numbered[start : start + size])
             try:
-                todo, found.failure = await self._put(lane, dict(some), keys, found)
+                todo, found.failure = await self._put(lane, some, keys, found)
             except LaneEnded:
                 if otherwise is None:
                     raise
@@ -160,8 +170,16 @@ class Producer:
                     placed = await _without_put_before(lane, placed, keys, found.done)
             except StoreError as error:
                 return todo, error
-            kept = dict(await self._store(lane, placed, found))
-            todo = _sorted(placed, kept, found)
+            kept = await self._store(lane, placed, found)
+            todo = {}
+            for at, one in placed.items():
+                manifest = kept[one.bucket]
+                if manifest is None:
+                    found.unsettled[at] = one
+                elif one.runs.issubset(manifest):
+                    found.done[at] = one
+                else:
+                    todo[at] = one.packed
             if not todo:
                 break
         return todo, None
@@ -173,7 +191,7 @@ class Producer:
             first_read = await self._leave_a_stale_bucket(lane)
             for at, packed in todo.items():
                 block = self._block
-                if block is None or not _fits(block, packed, lane.bucket_size):
+                if block is None or not block.fits(packed, lane.bucket_size):
                     fresh = await self._reserver.reserve(
                         lane, 1, above=self._closed_below, first_read=first_read
                     )
@@ -235,19 +253,16 @@ class Producer:
 
     async def _store(
         self, lane: Lane, placed: dict[int, Placed], found: Outcome
-    ) -> list[tuple[BucketNo, Runs | None]]:
-        """Write all rows, then prove each bucket.
-
-        Return each with its offsets that stay, or None.
-        """
+    ) -> dict[BucketNo, Runs | None]:
+        """Write all rows, then prove each bucket. Return its offsets that stay, or None."""
         by_bucket: dict[BucketNo, list[Placed]] = {}
         for one in placed.values():
             by_bucket.setdefault(one.bucket, []).append(one)
-        kept = []
+        kept = {}
         for bucket, some in by_bucket.items():
             proof = await self._proven(lane, bucket, some)
             found.doubt = found.doubt or proof.failure
-            kept.append((bucket, proof.kept))
+            kept[bucket] = proof.kept
         return kept
 
     async def _proven(self, lane: Lane, bucket: BucketNo, some: Iterable[Placed]) -> Proof:
@@ -317,18 +332,6 @@ async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)
 
 
-def _waves(rows: Sequence[Packed], keys: Keys | None) -> Iterator[Iterable[tuple[int, Packed]]]:
-    """Return the rows with their positions: all at once, unless their keys take time.
-
-    A bucket may be closed while keys are taken, and then it rests only a while before it is
-    dropped. The writes and their proof have to come before that [R2].
-    """
-    numbered = list(enumerate(rows))
-    size = KEYS_AT_ONCE if keys is not None else max(1, len(numbered))
-    for start in range(0, len(numbered), size):
-        yield numbered[start : start + size]
-
-
 async def _without_put_before(
     lane: Lane, placed: dict[int, Placed], keys: Keys, done: dict[int, Placed]
 ) -> dict[int, Placed]:
@@ -346,22 +349,6 @@ async def _without_put_before(
     return {at: one for at, one in taken.items() if one.put_before is None}
 
 
-def _sorted(
-    placed: dict[int, Placed], kept: dict[BucketNo, Runs | None], found: Outcome
-) -> dict[int, Packed]:
-    """Note the rows that are done and those that are unsettled. Return the rows to put again."""
-    todo: dict[int, Packed] = {}
-    for at, one in placed.items():
-        manifest = kept[one.bucket]
-        if manifest is None:
-            found.unsettled[at] = one
-        elif one.runs.issubset(manifest):
-            found.done[at] = one
-        else:
-            todo[at] = one.packed
-    return todo
-
-
 async def _elsewhere(rows: Sequence[Packed], otherwise: Otherwise, found: Outcome) -> None:
     """Put the rest into an ordinary lane."""
     rest = found.rest(len(rows))
@@ -375,12 +362,6 @@ async def _elsewhere(rows: Sequence[Packed], otherwise: Otherwise, found: Outcom
     found.failure, found.doubt = there.failure, found.doubt or there.doubt
     found.done |= {rest[at]: one for at, one in there.done.items()}
     found.unsettled |= {rest[at]: one for at, one in there.unsettled.items()}
-
-
-def _fits(block: _Block, packed: Packed, bucket_size: int) -> bool:
-    return block.next + packed.count <= bucket_size and (
-        block.next == 0 or block.size_bytes + len(packed.payload) <= BUCKET_BYTES
-    )
 
 
 async def _known(row: Stored[Monoton]) -> Stored[Monoton]:

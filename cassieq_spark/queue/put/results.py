@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, copied
-from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs, message_id_of
 from cassieq_spark.queue.lane import Lane
@@ -28,54 +28,49 @@ class PutResult:
     duplicate: bool
 
 
+class State(Enum):
+    """The result of one message."""
+
+    STORED = "it is delivered"
+    DUPLICATE = "its key was put before, so it is not stored"
+    UNKNOWN = "it may or may not be delivered"
+    MISSING = "it is not stored, and never will be"
+
+
+Each = tuple[str, State]
+"""A message's id, which is empty if it is not stored, and its result."""
+
+
 @dataclass(frozen=True, slots=True)
 class Puts:
-    """The results of all messages of one call, in order.
+    """The results of all messages of one call.
 
     Attributes:
-        message_ids: The id of each message; empty for a message that is not stored.
-        duplicates: The positions of messages whose key was put already.
-        unknown: The positions of messages that may or may not be delivered.
-        missing: The positions of messages that are not stored, and never will be.
-        failure: The error because of which these are not stored.
+        each: The result of each message, in order.
+        failure: The error because of which some are missing.
         doubt: The error because of which others are unknown.
     """
 
-    message_ids: list[str]
-    duplicates: frozenset[int] = frozenset()
-    unknown: frozenset[int] = frozenset()
-    missing: frozenset[int] = frozenset()
+    each: list[Each]
     failure: CassieqError | None = None
     doubt: CassieqError | None = None
 
-    @classmethod
-    def joined(cls, parts: Sequence[Puts], places: Sequence[Sequence[int]]) -> Puts:
-        """Join the results of several parts, in the order of the call.
+    def ids(self, *states: State) -> list[str]:
+        """Return the ids of the messages with one of these results, in order."""
+        return [message_id for message_id, state in self.each if state in states]
 
-        Args:
-            places: For each part, the positions of its messages in the call.
-        """
-        found: dict[int, str] = {}
-        duplicates: set[int] = set()
-        for part, at in zip(parts, places, strict=True):
-            found.update(zip(at, part.message_ids, strict=True))
-            duplicates.update(at[one] for one in part.duplicates)
-        return cls([found[at] for at in range(len(found))], frozenset(duplicates))
+    @property
+    def message_ids(self) -> list[str]:
+        """The ids of all messages."""
+        return [message_id for message_id, _ in self.each]
 
-    def chosen(self, positions: Sequence[int]) -> Puts:
-        """Return the results of the messages at these positions, in that order."""
-
-        def among(some: frozenset[int]) -> frozenset[int]:
-            return some and frozenset(at for at, one in enumerate(positions) if one in some)
-
-        return Puts(
-            [self.message_ids[at] for at in positions],
-            among(self.duplicates),
-            among(self.unknown),
-            among(self.missing),
-            self.failure,
-            self.doubt,
-        )
+    @property
+    def results(self) -> list[PutResult]:
+        """The result of each message, if all are stored."""
+        return [
+            PutResult(message_id=message_id, duplicate=state is State.DUPLICATE)
+            for message_id, state in self.each
+        ]
 
     def checked(self, queue: str) -> Puts:
         """Return these results, if all messages are stored.
@@ -84,61 +79,43 @@ class Puts:
             PutAmbiguous: Not all are stored, but some are or may be; the error names both.
             CassieqError: Nothing was stored.
         """
-        if not self.unknown and not self.missing:
+        unknown, missing = self.ids(State.UNKNOWN), self.ids(State.MISSING)
+        if not unknown and not missing:
             return self
         failure = self.failure
-        if failure is not None and len(self.missing) == len(self.message_ids):
+        if failure is not None and len(missing) == len(self.each):
             raise copied(failure)
-        unknown = [self.message_ids[at] for at in sorted(self.unknown)]
-        lacks = self.unknown | self.missing
-        stored = [one for at, one in enumerate(self.message_ids) if at not in lacks]
+        stored = self.ids(State.STORED, State.DUPLICATE)
         raise ambiguous(queue, unknown, stored, self.doubt) from self.doubt or failure
 
-    @property
-    def each(self) -> list[PutResult]:
-        """The result of each message."""
-        return [
-            PutResult(message_id=one, duplicate=at in self.duplicates)
-            for at, one in enumerate(self.message_ids)
-        ]
 
+def firsts(keys: Sequence[str | None]) -> tuple[list[int], list[int]]:
+    """Compare the keys of one call with each other; None equals no other key.
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """The messages of one call without those whose key came before in the same call.
-
-    Attributes:
-        positions: The positions of messages that are to be put, ascending.
-        keys: The key of each of these, as stored; all are different.
-        stands_for: For each message of the call, the index in ``positions`` of the one put.
+    Returns:
+        The positions of the messages whose key did not come before, and for each message the index
+        in this list of the one that stands for it.
     """
+    first: dict[str, int] = {}
+    positions: list[int] = []
+    stands_for: list[int] = []
+    for at, key in enumerate(keys):
+        index = len(positions) if key is None else first.setdefault(key, len(positions))
+        if index == len(positions):
+            positions.append(at)
+        stands_for.append(index)
+    return positions, stands_for
 
-    positions: list[int]
-    keys: list[bytes | None]
-    stands_for: list[int]
 
-    @classmethod
-    def of(cls, keys: Sequence[str | None]) -> Once:
-        """Compare the keys of one call with each other; None equals no other key."""
-        first: dict[str, int] = {}
-        positions: list[int] = []
-        stands_for: list[int] = []
-        for at, key in enumerate(keys):
-            index = len(positions) if key is None else first.setdefault(key, len(positions))
-            if index == len(positions):
-                positions.append(at)
-            stands_for.append(index)
-        return cls(
-            positions=positions,
-            keys=[None if (key := keys[at]) is None else stored_key(key) for at in positions],
-            stands_for=stands_for,
-        )
-
-    def results(self, put: Puts) -> Puts:
-        """Derive the results of all messages from those of the messages that were put."""
-        new = {at for index, at in enumerate(self.positions) if index not in put.duplicates}
-        duplicates = frozenset(range(len(self.stands_for))) - new
-        return replace(put.chosen(self.stands_for), duplicates=duplicates)
+def for_all(
+    each: Sequence[Each], positions: Sequence[int], stands_for: Sequence[int]
+) -> list[Each]:
+    """Return the results of all messages of a call, from those of the messages that were put."""
+    found = [each[index] for index in stands_for]
+    for at, (message_id, state) in enumerate(found):
+        if state is State.STORED and positions[stands_for[at]] != at:
+            found[at] = message_id, State.DUPLICATE
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,28 +161,16 @@ class Outcome:
 
     def puts(self, lane: Lane, rows: Sequence[Packed]) -> Puts:
         """Return the result of each message of these rows."""
-        ids: list[str] = []
-        duplicates: set[int] = set()
-        unknown: set[int] = set()
-        missing: set[int] = set()
+        each: list[Each] = []
         for at, row in enumerate(rows):
-            its = range(len(ids), len(ids) + row.count)
             one = self.done.get(at) or self.unsettled.get(at)
-            ids += [""] * row.count if one is None else _message_ids(lane, one)
             if one is None:
-                missing.update(its)
-            elif at in self.unsettled:
-                unknown.update(its)
-            elif one.put_before is not None:
-                duplicates.update(its)
-        return Puts(
-            ids,
-            frozenset(duplicates),
-            frozenset(unknown),
-            frozenset(missing),
-            self.failure,
-            self.doubt,
-        )
+                each += [("", State.MISSING)] * row.count
+                continue
+            state = State.STORED if one.put_before is None else State.DUPLICATE
+            state = State.UNKNOWN if at in self.unsettled else state
+            each += [(message_id, state) for message_id in _message_ids(lane, one)]
+        return Puts(each, self.failure, self.doubt)
 
 
 def _message_ids(lane: Lane, placed: Placed) -> list[str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cassieq_spark import tracing
 from cassieq_spark.errors import (
@@ -28,6 +28,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rows.events import Answer
+from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import Verdict
@@ -183,12 +184,12 @@ class AckBuffer:
         """
         receipts, flight = self._taken(place)
 
-        async def store(_: Place) -> None:
+        async def store() -> None:
             left: list[Receipt] = receipts
             failure: BaseException | None = None
             try:
                 with self._settling(receipts):
-                    verdicts, failure = await settle.ack(self._lane, receipts)
+                    verdicts, _, failure = await settle.settle_receipts(self._lane, receipts, ACK)
                     left = self._noted(receipts, verdicts, failure)
             except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
                 failure = error
@@ -197,7 +198,7 @@ class AckBuffer:
             self._land(place, left, flight, failure)
 
         try:
-            self._lane.store.session.begin(store, place)
+            self._lane.store.session.begin(lambda _: store(), place)
         except CassieqError as error:
             self._land(place, receipts, flight, error)
         return flight
@@ -221,13 +222,16 @@ class AckBuffer:
             try:
                 # Refused acks are asked again, in a task of their own: to find the reason may need
                 # a read.
-                if answer is not None and settle.are_done(self._lane, answer):
+                judged: Any = None if answer is None else answer.result
+                if judged is not None:
+                    settle.count(self._lane, judged)
+                if judged is not None and judged.is_whole:
                     with self._settling(receipts):
                         left = self._noted(receipts, [Verdict.ACKED] * len(receipts), None)
             finally:
                 self._land(place, left, flight, None, retry_s=0.0)
 
-        return Company(settle.acks_of(receipts), tell)
+        return Company(settle.wanted(settle.by_lease(receipts, ACK)), tell)
 
     @contextmanager
     def _settling(self, receipts: list[Receipt]) -> Iterator[None]:

@@ -19,8 +19,7 @@ from cassieq_spark.model.ids import EMPTY, BucketNo, Place, Runs, union
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Release, TakeOver, rejected
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import by_lane, each_bucket
+from cassieq_spark.queue.lane import Lane, by_lane, each_bucket
 from cassieq_spark.queue.settle.settle import NEVER, Outcome, foreign, of_leases, settle_bucket
 
 TAKE_OVERS_AT_MOST: Final = 3

@@ -30,14 +30,12 @@ from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.model.rows.events import Answer
-from cassieq_spark.model.rows.intents import ACK, Ask, Cancel, Settle
+from cassieq_spark.model.rows.intents import Ask, Cancel, Settle
 from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Update
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.lane import Lane, first_of, per_bucket
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.per_bucket import each_bucket, first_of, per_bucket
 
 if TYPE_CHECKING:
     from cassieq_spark.model.settlement import Asked
@@ -101,6 +99,26 @@ def _checked(lane: Lane, fixed: Fixed, held: object) -> Receipt:
     return receipt
 
 
+class Verdict(StrEnum):
+    """The outcome of one ack, or of another action on one receipt.
+
+    Attributes:
+        ACKED: The message is done, by this receipt; or the other action took effect.
+        ALREADY_ACKED: The message was done before: by this receipt, by a later delivery, by a
+            purge, or by its move to the dead-letter queue.
+        STALE: The delivery ended: the message came back, or another consumer holds it now.
+        INVALID: The receipt names a message that this queue never had. Nothing was done, and asking
+            again is of no use.
+        UNKNOWN: The store could not say. It is safe to ask again.
+    """
+
+    ACKED = "acked"
+    ALREADY_ACKED = "already_acked"
+    STALE = "stale"
+    INVALID = "invalid"
+    UNKNOWN = "unknown"
+
+
 # --- one bucket -----------------------------------------------------------------------------------
 
 
@@ -130,6 +148,21 @@ class Outcome:
         if or_before:
             held |= self.judged.repeated.get(action, EMPTY)
         return runs_of(receipt).issubset(held)
+
+    def verdict(self, receipt: Receipt, action: Action) -> Verdict:
+        """Return the outcome of an action on a receipt."""
+        runs, judged = runs_of(receipt), self.judged
+        is_reject = isinstance(action, Reject)
+        # Nearly always, all are done.
+        if judged.is_whole or self.is_done(receipt, action, or_before=is_reject):
+            return Verdict.ACKED
+        # Without a row, only L says whether there ever was one.
+        is_known = self.row is not None or is_reject or isinstance(action, Ack)
+        if is_known and runs & judged.never.get(receipt.lease_id, EMPTY):
+            return Verdict.INVALID
+        if runs & judged.stale.get(receipt.lease_id, EMPTY):
+            return Verdict.STALE
+        return Verdict.ALREADY_ACKED
 
 
 async def settle_bucket(
@@ -191,55 +224,68 @@ def count(lane: Lane, judged: Judged) -> None:
 
 
 async def settle_receipts(
-    lane: Lane, receipts: Iterable[Receipt], action: Action
-) -> tuple[list[Receipt], dict[Place, Outcome]]:
-    """Carry out one action on the messages of some receipts.
+    lane: Lane, receipts: Sequence[Receipt], action: Action
+) -> tuple[list[Verdict], dict[Place, Outcome], CassieqError | None]:
+    """Carry out one action on the messages of some receipts, by one CAS per bucket.
 
     Returns:
-        The receipts that were refused, because their delivery had ended or the message was acked;
-        and the outcome of each bucket. A message that was rejected before is not refused again.
+        A verdict for each receipt, the outcome of each bucket, and the error because of which some
+        verdicts are unknown: their buckets cannot be reached, and the others are settled [T5].
 
     Raises:
         UsageError: It is a rejection, and there is no dead-letter queue; nothing was changed.
-        ReceiptInvalid: Some messages never existed. The others are settled.
-        StoreError: A bucket failed; the others are settled [T5].
+        QueueDeleted: The lane is dead.
     """
     if isinstance(action, Reject):
         check_dead_letter_queue(lane)
-    given = list(receipts)
-    asked: dict[Place, list[Receipt]] = {}
-    for receipt in given:
-        asked.setdefault(receipt.place, []).append(receipt)
-
+    places: dict[Place, list[int]] = {}
+    for at, receipt in enumerate(receipts):
+        places.setdefault(receipt.place, []).append(at)
     # An extension, a release or an update needs a delivery that is held, so it does not matter to
     # them what became of others.
-    tells_acked = isinstance(action, Reject)
+    tells_acked = isinstance(action, Ack | Reject)
 
     async def one(place: Place) -> Outcome:
-        leases = by_lease(asked[place], action)
+        leases = by_lease((receipts[at] for at in places[place]), action)
         its_lane = lane.sibling(place.lane)
         return await settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)
 
-    outcomes = await each_bucket(lane, one, asked)
-    refused = [
-        receipt
-        for receipt in given
-        if not outcomes[receipt.place].is_done(
-            receipt, action, or_before=isinstance(action, Reject)
-        )
-    ]
-    never = [
-        one
-        for one in refused
-        # Without a row, only L says whether there ever was one.
-        if (outcomes[one.place].row is not None or tells_acked)
-        and runs_of(one) & outcomes[one.place].judged.never.get(one.lease_id, EMPTY)
-    ]
-    if never:
-        raise foreign(
-            lane, NEVER, refused=never, expired=[one for one in refused if one not in never]
-        )
-    return refused, outcomes
+    outcomes, failed = await per_bucket(lane, one, places)
+    failure = first_of(failed) if failed else None
+    if failure is not None and not isinstance(failure, StoreError):
+        raise failure
+    verdicts = [Verdict.UNKNOWN] * len(receipts)
+    for place, outcome in outcomes.items():
+        for at in places[place]:
+            verdicts[at] = outcome.verdict(receipts[at], action)
+    return verdicts, outcomes, failure
+
+
+def check(
+    lane: Lane,
+    action: Action,
+    receipts: Sequence[Receipt],
+    verdicts: Sequence[Verdict],
+    failure: CassieqError | None = None,
+) -> None:
+    """Raise the error that the outcome of `settle_receipts` calls for.
+
+    Raises:
+        StoreError: Some verdicts are unknown.
+        ReceiptInvalid: Some messages never existed. The others are settled.
+        ReceiptExpired: Some deliveries had ended; the error names their receipts.
+    """
+    if failure is not None:
+        raise failure
+    fine = {Verdict.ACKED, Verdict.INVALID}
+    if isinstance(action, Ack):
+        fine.add(Verdict.ALREADY_ACKED)  # it is harmless to ack again
+    pairs = list(zip(receipts, verdicts, strict=True))
+    late = [one for one, verdict in pairs if verdict not in fine]
+    if never := [one for one, verdict in pairs if verdict is Verdict.INVALID]:
+        raise foreign(lane, NEVER, refused=never, expired=late)
+    if late:
+        raise expired(lane, late)
 
 
 async def settle_in_background(
@@ -248,10 +294,18 @@ async def settle_in_background(
     """Carry out an action that no verb of the program waits for, in a span of its own.
 
     Returns:
-        The receipts that were refused. See `settle_receipts`.
+        The receipts that were refused.
+
+    Raises:
+        StoreError: For some messages it is unknown whether it was carried out.
     """
     with tracing.settling(operation, lane.queue, len(receipts)):
-        refused, _ = await settle_receipts(lane, receipts, action)
+        given = list(receipts)
+        verdicts, _, failure = await settle_receipts(lane, given, action)
+        if failure is not None:
+            raise failure
+        pairs = zip(given, verdicts, strict=True)
+        refused = [one for one, verdict in pairs if verdict is not Verdict.ACKED]
         if refused:
             tracing.failed(ReceiptExpired)
         return refused
@@ -300,14 +354,17 @@ async def update(
         visibility_us=visibility_us,
         gives_back=gives_back,
     )
-    refused, outcomes = await settle_receipts(lane, [receipt], action)
+    (verdict,), outcomes, failure = await settle_receipts(lane, [receipt], action)
+    if failure is not None:
+        raise failure
     outcome = outcomes[receipt.place]
-    if refused and not outcome.is_done(receipt, action, or_before=True):
+    if verdict is not Verdict.ACKED and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of this call was sent, so none will name this body any
         # more.
         _drop_body(lane, receipt, revision)
-        _check_updatable(lane, outcome.row, receipt)
-        raise expired(lane, refused)
+        if verdict is not Verdict.INVALID:
+            _check_updatable(lane, outcome.row, receipt)
+        check(lane, action, [receipt], [verdict])
     if revision is not None and outcome.before is not None:
         _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))
     if gives_back or outcome.row is None:
@@ -397,105 +454,6 @@ def by_lease(receipts: Iterable[Receipt], action: Action) -> dict[UUID, dict[Act
 def of_leases(lease_ids: Iterable[UUID], action: Action) -> dict[UUID, dict[Action, Runs | None]]:
     """Ask for one action on all messages that these leases hold."""
     return {lease_id: {action: None} for lease_id in lease_ids}
-
-
-# --- ack, with a verdict for each message ---------------------------------------------------------
-
-
-class Verdict(StrEnum):
-    """The outcome of one ack.
-
-    Attributes:
-        ACKED: The message is done, by this receipt.
-        ALREADY_ACKED: The message was done before: by this receipt, by a later delivery, by a
-            purge, or by its move to the dead-letter queue.
-        STALE: The delivery ended: the message came back, or another consumer holds it now.
-        INVALID: The receipt names a message that this queue never had. Nothing was done, and asking
-            again is of no use.
-        UNKNOWN: The store could not say. It is safe to ask again.
-    """
-
-    ACKED = "acked"
-    ALREADY_ACKED = "already_acked"
-    STALE = "stale"
-    INVALID = "invalid"
-    UNKNOWN = "unknown"
-
-
-async def ack(lane: Lane, receipts: Sequence[Receipt]) -> tuple[list[Verdict], CassieqError | None]:
-    """Return a verdict for each receipt, and the error that made some of them unknown.
-
-    Receipts of a bucket that cannot be reached are unknown; the others are acked [T5].
-
-    Raises:
-        QueueDeleted: The lane is dead.
-    """
-    places: dict[Place, list[int]] = {}
-    for at, receipt in enumerate(receipts):
-        places.setdefault(receipt.place, []).append(at)
-
-    async def one(place: Place) -> list[Verdict]:
-        its_lane = lane.sibling(place.lane)
-        return await ack_bucket(its_lane, place.bucket, [receipts[at] for at in places[place]])
-
-    done, failed = await per_bucket(lane, one, places)
-    verdicts = [Verdict.UNKNOWN] * len(receipts)
-    for place, some in done.items():
-        for at, verdict in zip(places[place], some, strict=True):
-            verdicts[at] = verdict
-    failure = first_of(failed) if failed else None
-    if failure is not None and not isinstance(failure, StoreError):
-        raise failure
-    return verdicts, failure
-
-
-def check_verdicts(lane: Lane, given: Sequence[Receipt], verdicts: Sequence[Verdict]) -> None:
-    """Raise the error that the verdicts call for, if all messages were to be acked.
-
-    Raises:
-        ReceiptInvalid: Some messages never existed.
-        ReceiptExpired: Some deliveries had ended; the error names their receipts.
-    """
-    if Verdict.INVALID in verdicts:
-        raise foreign(lane, NEVER)
-    pairs = zip(given, verdicts, strict=True)
-    if stale := [one for one, verdict in pairs if verdict is Verdict.STALE]:
-        raise expired(lane, stale)
-
-
-async def ack_bucket(lane: Lane, bucket: BucketNo, receipts: Sequence[Receipt]) -> list[Verdict]:
-    """Ack one bucket's receipts with at most one CAS. Return a verdict for each.
-
-    Raises:
-        CasAmbiguous, StoreTimeout, StoreUnavailable: The outcome is unknown; ask again.
-    """
-    outcome = await settle_bucket(lane, bucket, by_lease(receipts, ACK), tells_acked=True)
-    if outcome.judged.is_whole:
-        return [Verdict.ACKED] * len(receipts)  # nearly always
-    return [_verdict(outcome, receipt) for receipt in receipts]
-
-
-def acks_of(receipts: Sequence[Receipt]) -> Settle:
-    """Return the acks of one bucket's receipts, for `store.rows.Company`."""
-    return wanted(by_lease(receipts, ACK))
-
-
-def are_done(lane: Lane, answer: Answer) -> bool:
-    """Count the messages that the answer to `acks_of` has acked. Return whether it acked all."""
-    judged: Any = answer.result
-    count(lane, judged)
-    return bool(judged.is_whole)
-
-
-def _verdict(outcome: Outcome, receipt: Receipt) -> Verdict:
-    runs, judged = runs_of(receipt), outcome.judged
-    if outcome.is_done(receipt, ACK):
-        return Verdict.ACKED
-    if runs & judged.never.get(receipt.lease_id, EMPTY):
-        return Verdict.INVALID
-    if runs & judged.stale.get(receipt.lease_id, EMPTY):
-        return Verdict.STALE
-    return Verdict.ALREADY_ACKED
 
 
 # --- cancel ---------------------------------------------------------------------------------------

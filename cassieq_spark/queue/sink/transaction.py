@@ -7,7 +7,7 @@ See docs/design/sink.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import assert_never
@@ -38,7 +38,7 @@ from cassieq_spark.model.sink_txn import (
     WriteUnder,
 )
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.roll_forward import VISIBLE, Seen, begin_look, roll_forward
+from cassieq_spark.queue.roll_forward import VISIBLE, roll_forward
 from cassieq_spark.queue.sink.writer import Meter
 from cassieq_spark.store.call import repeating
 
@@ -182,14 +182,12 @@ async def commit(
                     event(_logger, "replay_skipped", sink=who.sink_id, batch=batch_id)
                     return 0
             case Commit(row=row, roll_first=earlier):
-                # The buckets are prepared by now: read them beside the commit.
-                seen = begin_look(lane, (place for place, _ in row.listed))
                 # The next commit overwrites this list: all of it must be visible before (I7) [P10].
                 await roll_forward(lane, who.sink_id, earlier)
                 outcome = await sinks.update(who.sink_id, stored, row)
                 if await _took_effect(lane, who, outcome, row):
                     costs = sum((one.costs for one in results), meter.read())
-                    return await _committed(lane, who, batch_id, row, costs, seen=seen)
+                    return await _committed(lane, who, batch_id, row, costs)
             case _:
                 assert_never(decision)
     raise lane.contended(f"sink {who.sink_id!r} of queue {lane.queue!r}")
@@ -273,17 +271,21 @@ async def _is_visible(lane: Lane, who: Identity, row: SinkRow) -> bool:
     )
 
 
-async def _committed(
-    lane: Lane,
-    who: Identity,
-    batch_id: int,
-    row: SinkRow,
-    costs: Costs,
-    *,
-    seen: Callable[[], Awaitable[Seen]],
-) -> int:
-    """Complete a batch that is committed."""
-    await _roll_forward_if_possible(lane, who.sink_id, row, seen)
+async def _committed(lane: Lane, who: Identity, batch_id: int, row: SinkRow, costs: Costs) -> int:
+    """Complete a batch that is committed.
+
+    A failure after the commit must not make the caller write the batch again: the next reader,
+    commit or repair carries on where this stops. But a queue that was deleted meanwhile may have
+    taken the batch along: the repair pointer is read after the commit, and then the writer gets an
+    error [T6].
+    """
+    try:
+        await lane.read_pointers()
+        await roll_forward(lane, who.sink_id, row.listed)
+    except (RowCorrupt, QueueDeleted):
+        raise
+    except CassieqError as error:
+        event(_logger, "roll_forward_left_to_others", sink=who.sink_id, error=str(error))
     event(
         _logger,
         "batch_committed",
@@ -295,24 +297,6 @@ async def _committed(
         **asdict(costs),
     )
     return row.listed.messages
-
-
-async def _roll_forward_if_possible(
-    lane: Lane, sink_id: str, row: SinkRow, seen: Callable[[], Awaitable[Seen]]
-) -> None:
-    """Roll forward; a failure after the commit must not make the caller write the batch again.
-
-    The next reader, commit or repair carries on where this stops. But a queue that was deleted
-    meanwhile may have taken the batch along: the repair pointer is read after the commit, and then
-    the writer gets an error [T6].
-    """
-    try:
-        await lane.read_pointers()
-        await roll_forward(lane, sink_id, row.listed, seen=seen)
-    except (RowCorrupt, QueueDeleted):
-        raise
-    except CassieqError as error:
-        event(_logger, "roll_forward_left_to_others", sink=sink_id, error=str(error))
 
 
 def _gone(who: Identity) -> SinkFenced:

@@ -19,8 +19,8 @@ from cassieq_spark import errors
 from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import arguments
+from cassieq_spark.queue.inspect.facts import browse
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
-from cassieq_spark.queue.inspect.visible import browse
 from cassieq_spark.queue.message import Message, show_time
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import Verdict

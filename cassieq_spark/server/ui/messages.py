@@ -15,8 +15,8 @@ from cassieq_spark.model.dead_letter import headers_of, history_of
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.rights import Principal, Right
 from cassieq_spark.queue.find import sources_of
+from cassieq_spark.queue.inspect.facts import Spot, page
 from cassieq_spark.queue.inspect.letters import conditions
-from cassieq_spark.queue.inspect.visible import Spot, page
 from cassieq_spark.queue.message import Message
 from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui import bodies

@@ -38,8 +38,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Action, Reject, Release
 from cassieq_spark.options import ConnectionOptions, arguments, parse_connection, queue_name
 from cassieq_spark.queue.find import LaneSpec, open_lane
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import each_bucket
+from cassieq_spark.queue.lane import Lane, each_bucket
 from cassieq_spark.queue.settle.batches import Settled, counted, total
 from cassieq_spark.queue.settle.settle import check_dead_letter_queue, foreign, settle_bucket
 from cassieq_spark.spark import arrays, boundary

@@ -22,10 +22,9 @@ from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.settlement import TakeOver, rejected
 from cassieq_spark.options import SourceOptions
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, Claimed
+from cassieq_spark.queue.get.claim import PATIENT_GRACE_S, RUNS_PER_CALL, Claimed, Holder
 from cassieq_spark.queue.get.queue_reader import QueueReader
-from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.per_bucket import each_bucket
+from cassieq_spark.queue.lane import Lane, each_bucket
 from cassieq_spark.queue.schedule import looked_at_lanes
 from cassieq_spark.queue.settle.batches import ack_leases, count_settled, take_over
 from cassieq_spark.spark.source.renewal import Renewal
@@ -76,12 +75,9 @@ class OneQueue:
         visibility_s = options.visibility_timeout_s or lane.settings.visibility_timeout_s
         self._visibility_us = int(visibility_s * 1e6)
         self._at_least = at_least
-        self.reader = QueueReader(
-            lane,
-            owner=options.consumer or f"spark:{run}",
-            run=run,
-            visibility_us=self._visibility_us,
-        )
+        owner = options.consumer or f"spark:{run}"
+        holder = Holder(owner=owner, run=run, visibility_us=self._visibility_us)
+        self.reader = QueueReader(lane, holder)
         self._ours = TakeOver(run=run, visibility_us=self._visibility_us)
         self._rows: dict[Place, Stored[Bucket]] = {}
 
@@ -98,9 +94,9 @@ class OneQueue:
         """
         lanes = await looked_at_lanes(self.lane)
         monotons = await self.lane.store.session.map(lambda lane: lane.read_monoton(), lanes)
-        self.reader.stop_at(
-            {lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)}
-        )
+        self.reader.holder.below = {
+            lane.lane_id: monoton.next_id for lane, monoton in zip(lanes, monotons, strict=True)
+        }
 
     async def may_find(self) -> bool:
         """Whether a claim may find something: two cheap reads a lane (I9)."""

@@ -27,7 +27,7 @@ from cassieq_spark.options.option import VIEWS_OF_MANY
 from cassieq_spark.queue.fetch import Found, Planned, fetch
 from cassieq_spark.queue.find import LaneSpec, at_home, every_row, find_row, lane_of, lanes_of
 from cassieq_spark.queue.inspect import facts, stats
-from cassieq_spark.queue.inspect.visible import looks_at, plan_visible
+from cassieq_spark.queue.inspect.facts import looks_at, plan_visible
 from cassieq_spark.queue.lane import Lane, live_buckets
 from cassieq_spark.queue.schedule import every_lane, looked_at_lanes
 from cassieq_spark.spark import boundary
@@ -216,7 +216,7 @@ class BucketsPartition(InputPartition):
 
     def __repr__(self) -> str:
         """Show no rows: Spark prints partitions."""
-        return f"BucketsPartition(queue={self.lane.queue!r}, spans={len(self.spans)})"
+        return f"BucketsPartition(queue={self.lane.row.name!r}, spans={len(self.spans)})"
 
     def read(self, where: Store, asked: Asked) -> Iterator[pa.RecordBatch]:
         """Read for views ``buckets``, ``leases`` and ``dead``.
