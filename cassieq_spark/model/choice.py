@@ -17,9 +17,10 @@ from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, Runs, began_us, union
 from cassieq_spark.model.lease import past, visible
 
-RECENT_US: Final = 1_000_000
-"""The time for which a bucket counts as another client's after that client's last claim. Any
-value works that is longer than a claim: 0.05 and 5 s were simulated."""
+LATELY_US: Final = 10_000_000
+"""The time for which a lost race counts, and for which a bucket is another client's after that
+client's last claim. It only has to be longer than a client's way from one claim to the next, where
+claims are so frequent that they meet: clients that claim more rarely seldom lose a race."""
 
 
 class Kind(IntEnum):
@@ -90,7 +91,7 @@ class Chooser:
             return -1, 0.0, bucket
         back_us = came_back_us(seen.row, now_us)
         if self.has_met and back_us < math.inf:
-            back_us //= RECENT_US
+            back_us //= 1_000_000
         return self.kind(bucket, seen, now_us), back_us, self.turn(bucket)
 
     def turn(self, bucket: BucketNo) -> int:
@@ -104,14 +105,14 @@ class Chooser:
         """
         if not self.keeps_apart or bucket in self.mine:
             return False
-        if seen.changed_by == self.client or now_us - seen.row.changed_us >= RECENT_US:
+        if seen.changed_by == self.client or now_us - seen.row.changed_us >= LATELY_US:
             return False
         leases = seen.row.leases
         if not leases:  # claimed messages are acked by now, if there was a claim
             return bool(seen.row.manifest - _unclaimed(seen.row, now_us))
         # Leases of older releases have no time.
         began = (began_us(lease.lease_id) for lease in leases)
-        return any(at is None or now_us - at < RECENT_US for at in began)
+        return any(at is None or now_us - at < LATELY_US for at in began)
 
 
 def has_fresh(row: Bucket, now_us: int) -> bool:

@@ -12,11 +12,11 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model import bucket as rules
-from cassieq_spark.model.choice import RECENT_US
+from cassieq_spark.model.choice import LATELY_US
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import seal
-from cassieq_spark.queue.get.choice import BY_ID_EVERY, MET_FOR_S, seen
+from cassieq_spark.queue.get.choice import BY_ID_EVERY, seen
 from cassieq_spark.queue.get.claim import give_back
 from cassieq_spark.queue.get.unsealed import ALONE_FOR_S, SEALS_PER_CALL, SHORT_LINGER_S
 from cassieq_spark.queue.settle.settle import settle_bucket
@@ -179,15 +179,25 @@ def test_more_seals_begun_than_one_call_ends_are_no_obstacle(open_door: OpenDoor
 # --- sealed buckets -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rest_s", [0.0, 1.5e-6 * RECENT_US])
 def test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in(
+    open_door: OpenDoor,
+) -> None:
+    met = meet(open_door)
+    _, open_ = met.left
+    be_at_work(met)
+    assert [open_] == buckets_of(met.reader, 1)
+
+
+@pytest.mark.parametrize("rest_s", [5.0, 1.5e-6 * LATELY_US])
+def test_p28_a_bucket_is_anothers_for_a_time_after_its_last_claim_there(
     open_door: OpenDoor, rest_s: float
 ) -> None:
     met = meet(open_door)
     theirs, open_ = met.left
     be_at_work(met)
     met.slow.clock.advance(rest_s)
-    expected = theirs if rest_s else open_
+    met.reader._choice.note_lost(theirs)  # it meets others there again and again
+    expected = theirs if rest_s > 1e-6 * LATELY_US else open_
     assert [expected] == buckets_of(met.reader, 1)
 
 
@@ -218,7 +228,7 @@ def test_without_lost_races_a_lane_is_read_by_id_again(open_door: OpenDoor) -> N
     met = meet(open_door)
     theirs, _ = met.left
     for door in (met.slow, met.quick):
-        door.clock.advance(MET_FOR_S)
+        door.clock.advance(LATELY_US / 1e6)
     be_at_work(met)
     assert [theirs] == buckets_of(met.reader, 1)
 
@@ -248,7 +258,7 @@ def test_p28_a_bucket_whose_holder_only_extends_is_free(open_door: OpenDoor) -> 
         chooser = reader._choice.chooser
         assert is_theirs is chooser.is_others(BucketNo(0), seen(row), row.value.changed_us)
         for door in (slow, quick):
-            door.clock.advance(1.5e-6 * RECENT_US)
+            door.clock.advance(1.5e-6 * LATELY_US)
 
 
 @pytest.mark.invariant("I10")

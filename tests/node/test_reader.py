@@ -59,6 +59,25 @@ def test_r11_a_gap_is_as_old_as_any_later_bucket_says(open_door: OpenDoor) -> No
     assert Status.DRAINED is door.value(gap).status
 
 
+@pytest.mark.invariant("I9")
+def test_a_get_that_has_enough_closes_gaps_and_seals_nothing_else(open_door: OpenDoor) -> None:
+    """Whoever needs the other messages seals their bucket, and claims there by the same CAS."""
+    door = open_door(linger=0)
+    gap, filled, *sealed = (door.reserve() for _ in range(5))
+    door.write(filled, 0, b"n")
+    for bucket in sealed:
+        door.write(bucket, 0, b"m")
+        portal.run(seal.close(door.lane, bucket))
+    reader = door.reader()
+    reader._choice._count = 0  # none of these gets goes by id
+    for bucket in sealed:  # it sees the open ones, and finds them old
+        assert [bucket] == [one.bucket for one in portal.run(reader.get(1))]
+        door.clock.advance(GAP_S)
+    assert Status.DRAINED is door.value(gap).status
+    assert door.row(filled) is None
+    assert [filled] == [one.bucket for one in portal.run(reader.get(1))]
+
+
 def test_p5_a_young_gap_is_left_alone(door: Door) -> None:
     gap = door.reserve()
     assert [] == portal.run(door.reader().get(1))

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from cassieq_spark.model.bucket import Bucket
-from cassieq_spark.model.choice import Chooser, Seen, came_back_us, is_lost
+from cassieq_spark.model.choice import LATELY_US, Chooser, Seen, came_back_us, is_lost
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lease import claimable
 from cassieq_spark.model.outcome import Stored
@@ -22,9 +22,6 @@ from cassieq_spark.model.row_limits import PREFERRED_BYTES, PREFERRED_LEASES
 from cassieq_spark.queue.get.claim import Claimed, Rows
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.tables.buckets import size_of
-
-MET_FOR_S: Final = 10.0
-"""The time for which a lost race counts."""
 
 BY_ID_EVERY: Final = 32
 """One get in this number goes by id. If clients have met, it costs one refused claim each time."""
@@ -75,7 +72,7 @@ class Choice:
     @property
     def has_met(self) -> bool:
         """Whether a race was lost lately."""
-        return self._lane.clock.monotonic() - self._lost_at < MET_FOR_S
+        return self._lane.clock.monotonic() - self._lost_at < LATELY_US / 1e6
 
     @property
     def chooser(self) -> Chooser:

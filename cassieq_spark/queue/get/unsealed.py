@@ -299,7 +299,8 @@ class OpenBuckets:
             self._looked_at[bucket] = seen_at
             if has_messages[bucket]:
                 self._first_seen.setdefault(bucket, seen_at)
-                filled.append(bucket)
+                if not only_gaps:  # who needs these seals the bucket, and claims by the same CAS
+                    filled.append(bucket)
             elif is_old[bucket]:
                 ripe.append(bucket)
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
