@@ -50,7 +50,7 @@ class CassieqError(Exception):
     def __init_subclass__(cls) -> None:
         """Name the code of an error that is no base, and take its texts from its docstring."""
         is_base = cls.__name__.endswith(("Error", "Problem"))
-        if not is_base:
+        if not is_base and "code" not in vars(cls):
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         if not is_base or "code" in vars(cls):
             meaning, *parts = re.split(r"\n\n +(?=\w+:\n)", cls.__doc__ or "")

@@ -243,7 +243,7 @@ def test_what_is_ambiguous_is_put_again_with_its_key_and_is_there_once(
     door.queue.put(b"before")
 
     class Dead(Producer):
-        async def _prove(self, *_: Any, **__: Any) -> None:
+        async def _proven(self, *_: Any, **__: Any) -> None:
             """Nothing is answered any more."""
 
     producers = door.queue._work.puts.producers
