@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -54,7 +54,7 @@ class QueueInfo:
 class LaneSpec:
     """A lane without its store, pickled into tasks so that they need not read the queue's row."""
 
-    row: QueueRow
+    row: QueueRow = field(hash=False)  # it has a dict, and a lane's id names its queue
     lane_id: LaneId
 
     @classmethod

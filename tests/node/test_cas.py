@@ -26,6 +26,9 @@ from cassieq_spark.store.tables.lanes import Monoton, Monotons
 from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Callable
+
     from tests.fixtures.queues import Door
 
 
@@ -231,6 +234,9 @@ def _pauses_last(door: Door, seconds: float) -> None:
 
         def monotonic(self) -> float:
             return door.clock.monotonic()
+
+        def call_later(self, after_s: float, call: Callable[[], object]) -> TimerHandle:
+            return door.clock.call_later(after_s, call)
 
         async def sleep(self, _seconds: float) -> None:
             door.clock.advance(seconds)

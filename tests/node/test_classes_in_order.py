@@ -41,7 +41,7 @@ from tests.fixtures.queues import Door, door_of, payload
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from cassieq_spark.queue.get.claim import Claimed
+    from cassieq_spark.queue.get.claim import Claimed, Holder
     from cassieq_spark.queue.lane import Lane
     from tests.fixtures.queues import OpenDoor
 
@@ -219,7 +219,8 @@ class Run:
 
     def leave(self, lane: Lane, bucket: BucketNo, kind: str) -> None:
         """Others had it, and have acked it or given it back."""
-        other = Claimer(lane=lane, owner="other", run=None, visibility_us=LEASE_US)
+        holder = Holder(owner="other", run=None, visibility_us=LEASE_US)
+        other = Claimer(lane=lane, holder=holder)
         row = portal.run(lane.buckets.read(bucket))
         assert row is not None
         claimed, _ = portal.run(other.claim(bucket, row, BUCKET_SIZE))

@@ -185,7 +185,7 @@ def test_calls_that_read_messages_leave_places_to_all_others(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they read is in memory before it is counted, so they are fewer."""
-    monkeypatch.setattr(backend, "_turns", Turns(100))
+    monkeypatch.setattr(backend, "turns", Turns(100))
 
     async def ask() -> None:
         slow = Slow()

@@ -99,7 +99,7 @@ class StormSource(CassieqDataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         plain = super().streamReader(schema)
-        reader = RecordingReader(plain._options, plain._names)
+        reader = RecordingReader(plain._options, plain._names, self._load)
         reader._directory = self._directory
         return reader
 
