@@ -24,13 +24,14 @@ def test_a_statement_leaves_nothing_to_the_garbage_collector(door: Door) -> None
             await session.run(statements.ADVANCE_POINTER, (1, 1, lane, "reader"))
             await sender.delete(statements.DELETE_BUCKET, (lane, 0))
 
-    portal.run(send())  # what is made once
-    gc.collect()
-    gc.disable()
-    try:
-        portal.run(send())
-        found = gc.collect()
-    finally:
-        gc.enable()
+    def garbage() -> int:
+        gc.collect()
+        gc.disable()
+        try:
+            portal.run(send())
+            return gc.collect()
+        finally:
+            gc.enable()
 
-    assert found < TIMES  # other threads may leave some of theirs
+    # Clients of earlier tests leave some of theirs, at a time of their own, and never each time.
+    assert min(garbage() for _ in range(5)) < TIMES
