@@ -293,16 +293,17 @@ class OpenBuckets:
         filled = [
             bucket
             for bucket in scan.open
-            if bucket in self._looked_at and bucket in self._first_seen and not only_gaps
+            if bucket in self._looked_at and bucket in self._first_seen
         ]
         for bucket in has_messages:
             self._looked_at[bucket] = seen_at
             if has_messages[bucket]:
                 self._first_seen.setdefault(bucket, seen_at)
-                if not only_gaps:  # who needs these seals the bucket, and claims by the same CAS
-                    filled.append(bucket)
+                filled.append(bucket)
             elif is_old[bucket]:
                 ripe.append(bucket)
+        if only_gaps:
+            filled.clear()  # who needs their messages seals them, and claims by the same CAS
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
         eager_in = math.inf
         if filled and not has_found and self._is_alone(scan, min(filled)):
