@@ -15,7 +15,6 @@ from math import inf
 from typing import Any, Final, Self
 
 from cassieq_spark import tracing
-from cassieq_spark.clock import within
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import Place
@@ -246,12 +245,8 @@ class Ahead:
         self.shelf.ask(answer)
         with caller.when_left(lambda: self.shelf.leave(answer)):
             if deadline < inf:
-                # Not `asyncio.wait(timeout=...)`: its timer, though cancelled, keeps the call's
-                # context, and so this consumer, until its time has come.
-                with suppress(TimeoutError):
-                    left_s = max(0.0, deadline - self.home.monotonic())
-                    async with within(left_s, self._clock):
-                        await asyncio.wait([answer])
+                left_s = max(0.0, deadline - self.home.monotonic())
+                await asyncio.wait([answer], timeout=left_s)
                 self.shelf.look_for(answer)
             return await answer
 

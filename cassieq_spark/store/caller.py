@@ -50,7 +50,9 @@ class Caller:
 
     def result(self) -> Any:
         """Return the call's result, or raise its error; once."""
-        self.task = None  # its context has this caller
+        # A timer of the call, though cancelled, keeps its context and this caller for as long as it
+        # was set for.
+        self.task = self.hand_back = None
         found, self._found = self._found, None
         if not self.has_failed:
             return found
