@@ -175,10 +175,20 @@ def one_call(most_s: float, clock: Clock, *, waited_s: float = 0.0) -> Iterator[
         _present.reset(token)
 
 
+class Turn:
+    """A lock that calls hold while they wait for Cassandra; see `in_turn`.
+
+    Attributes:
+        users: The number of calls that hold it, or wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 @asynccontextmanager
-async def in_turn(
-    lock: asyncio.Lock, what: str, at_most_s: float, clock: Clock
-) -> AsyncIterator[None]:
+async def in_turn(turn: Turn, what: str, at_most_s: float, clock: Clock) -> AsyncIterator[None]:
     """Hold a lock that other calls hold while they wait for Cassandra.
 
     Args:
@@ -187,6 +197,21 @@ async def in_turn(
     Raises:
         StoreTimeout: It was not free in time. Each waiter would wait for all before it.
     """
+    is_free, turn.users = not turn.users, turn.users + 1
+    try:
+        if is_free:  # which is usual: there is no wait, so none needs a limit
+            await turn.lock.acquire()
+        else:
+            await _acquire(turn.lock, what, at_most_s, clock)
+        try:
+            yield
+        finally:
+            turn.lock.release()
+    finally:
+        turn.users -= 1
+
+
+async def _acquire(lock: asyncio.Lock, what: str, at_most_s: float, clock: Clock) -> None:
     try:
         with present().waiting():
             async with within(min(at_most_s, LONGEST_WAIT_S), clock):
@@ -196,10 +221,6 @@ async def in_turn(
             f"another call of this client works on {what}, and was not answered for "
             f"{at_most_s:.1f} s. Nothing was sent. Try again"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ settle it: the CAS may land after the read [P7].
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +34,7 @@ from cassieq_spark.model.outcome import (
     Version,
 )
 from cassieq_spark.store import retries
-from cassieq_spark.store.call import DEADLINE_S, in_turn, present
+from cassieq_spark.store.call import DEADLINE_S, Turn, in_turn, present
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
@@ -64,7 +63,7 @@ class CasSender:
 
     def __init__(self, session: CqlSession) -> None:
         self._session = session
-        self._locks: WeakValueDictionary[tuple[Any, ...], asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[Any, ...], Turn] = WeakValueDictionary()
         self._durations_s: deque[float] = deque(maxlen=64)
         self._note_duration(FIRST_GUESS_S)
 
@@ -165,11 +164,11 @@ class CasSender:
             StoreTimeout: Other calls of this client hold it for too long.
         """
         row = (statement.table, *key)
-        lock = self._locks.get(row) or self._locks.setdefault(row, asyncio.Lock())
+        turn = self._turns.get(row) or self._turns.setdefault(row, Turn())
         session = self._session
         with session.call():
             at_most_s = session.left_s(DEADLINE_S)
-            async with in_turn(lock, f"row {row}", at_most_s, session.clock):
+            async with in_turn(turn, f"row {row}", at_most_s, session.clock):
                 yield
 
     def _next_version(self, before: Version | None, writer: UUID) -> Version:

@@ -8,7 +8,7 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import StoreTimeout
-from cassieq_spark.store.call import LEAST_S, Call, Patience, in_turn, one_call, present
+from cassieq_spark.store.call import LEAST_S, Call, Patience, Turn, in_turn, one_call, present
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.testing import ManualClock
 
@@ -52,16 +52,16 @@ def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> 
 
 def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_time() -> None:
     async def main() -> None:
-        lock = asyncio.Lock()
-        async with lock:
+        turn = Turn()
+        async with in_turn(turn, "this", 0.05, CLOCK):
             with one_call(5.0, CLOCK) as call:
                 before_s = call.left_s
                 with pytest.raises(StoreTimeout, match="Nothing was sent"):
-                    async with in_turn(lock, "this", 0.05, CLOCK):
+                    async with in_turn(turn, "this", 0.05, CLOCK):
                         pytest.fail("another has the turn")
                 assert call.left_s <= before_s - 0.04
-        async with in_turn(lock, "this", 0.05, CLOCK):
-            assert lock.locked()
-        assert not lock.locked()
+        async with in_turn(turn, "this", 0.05, CLOCK):
+            assert turn.lock.locked()
+        assert not turn.lock.locked()
 
     asyncio.run(main())

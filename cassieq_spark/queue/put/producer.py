@@ -9,7 +9,6 @@ others go again, under new ids.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +34,7 @@ from cassieq_spark.queue.put.dedup import Keys
 from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Outcome, Placed
 from cassieq_spark.queue.reserve import ALWAYS, FirstRead, Reserver
-from cassieq_spark.store.call import in_turn
+from cassieq_spark.store.call import Turn, in_turn
 from cassieq_spark.store.tables.lanes import Monoton
 from cassieq_spark.store.tables.messages import ChunkRow
 
@@ -94,7 +93,7 @@ class Producer:
     """Puts messages into a lane for one client."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # held to find places, which may wait for Cassandra
+        self._turn = Turn()  # held to find places, which may wait for Cassandra
         self._block: _Block | None = None
         self._closed_below = FIRST_BUCKET
         self._reserver = Reserver()
