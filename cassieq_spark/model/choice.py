@@ -103,16 +103,24 @@ class Chooser:
 
         A client that only extends its leases does not count: it claims none of the other messages.
         """
-        if not self.keeps_apart or bucket in self.mine:
-            return False
-        if seen.changed_by == self.client or now_us - seen.row.changed_us >= LATELY_US:
-            return False
-        leases = seen.row.leases
-        if not leases:  # claimed messages are acked by now, if there was a claim
-            return bool(seen.row.manifest - _unclaimed(seen.row, now_us))
+        return (
+            self.keeps_apart
+            and bucket not in self.mine
+            and seen.changed_by != self.client
+            and now_us < others_until_us(seen.row, now_us)
+        )
+
+
+def others_until_us(row: Bucket, now_us: int) -> int:
+    """Return until when a bucket is its last claimer's, if nobody changes the row; 0: nobody's."""
+    lately_us = row.changed_us
+    if row.leases:
         # Leases of older releases have no time.
-        began = (began_us(lease.lease_id) for lease in leases)
-        return any(at is None or now_us - at < LATELY_US for at in began)
+        began = [began_us(lease.lease_id) for lease in row.leases]
+        lately_us = min(lately_us, max(lately_us if at is None else at for at in began))
+    elif not row.manifest - _unclaimed(row, now_us):
+        return 0  # claimed messages would be acked by now
+    return lately_us + LATELY_US
 
 
 def has_fresh(row: Bucket, now_us: int) -> bool:

@@ -9,14 +9,14 @@ docs/design/get-and-leases.md and docs/design/returns-and-hints.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import FINISHED, MEANS_NOTHING_ALONE, Bucket, Status
-from cassieq_spark.model.choice import Chooser
+from cassieq_spark.model.choice import Chooser, others_until_us
 from cassieq_spark.model.ids import BucketNo, bucket_of
 from cassieq_spark.model.lease import claimable, is_crowded, is_dying
 from cassieq_spark.model.outcome import Stored
@@ -24,7 +24,7 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
 from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Holder, Rows, mean_bytes
 from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
-from cassieq_spark.queue.get.unsealed import Peek, Undecided
+from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, Peek, Undecided
 from cassieq_spark.queue.lane import Lane, named
 from cassieq_spark.store.tables.lanes import Monoton
 
@@ -225,6 +225,8 @@ class Scanner:
         passed_over: The buckets that were not read since the last look began, each with the error:
             for these, "none" would be a guess (I10). This is not `away`, which may have been
             forgotten since.
+        filled_at: The open buckets that hold messages, with the time (monotonic) when that was seen
+            first. They keep them: whoever takes any seals the bucket first.
     """
 
     def __init__(self, lane: Lane, holder: Holder) -> None:
@@ -238,6 +240,8 @@ class Scanner:
         self._chooser: Chooser | None = None
         self.first_reads = FirstReads(lane, self._time, self._finished, goes_on=holder.is_program)
         self.passed_over: dict[BucketNo, CassieqError] = {}
+        self.filled_at: dict[BucketNo, float] = {}
+        self._others_until: dict[BucketNo, int] = {}
 
     def pass_over(self, bucket: BucketNo, error: CassieqError) -> None:
         """Skip a bucket that did not answer for a while, and look only at others [T5] [T22]."""
@@ -387,15 +391,21 @@ class Scanner:
         chooser = self._chooser
         more_windows = WINDOWS_BEHIND_OTHERS if chooser and chooser.keeps_apart else math.inf
         is_by_id = chooser is not None and chooser.is_by_id
-        fresh = 0
+        fresh = ripe = 0
+        ripe_since = lane.clock.monotonic() - lane.settings.linger_s
+        others = self._left_to_others(scan)
         while (
-            at < end
+            (at < end or others)
             and more_windows > 0
             and (fresh if is_by_id else scan.available) < want
             and scan.available_bytes < want_bytes
             and scan.claimable < BUCKETS_PER_CALL
+            and (ripe < SEALS_PER_CALL or chooser is None)
         ):
-            buckets, at = self._window(at, end, window)
+            if at < end:
+                buckets, at = self._window(at, end, window, others)
+            else:
+                buckets, others = others[:window], others[window:]
             window = min(window * 2, LARGEST_WINDOW)
             rows = await self._read(buckets)
             undecided = await self.undecided.settle(rows)
@@ -408,6 +418,7 @@ class Scanner:
                     times[bucket] = row.value.changed_us
                 if row is None or row.value.status in MEANS_NOTHING_ALONE:
                     silent[bucket] = row is not None
+                    ripe += row is None and self.filled_at.get(bucket, math.inf) <= ripe_since
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us)
                     fresh += row.value.fresh.count
@@ -437,7 +448,8 @@ class Scanner:
             scan.peeked = await beside[1].answers_soon(open_ if peeks else ())
         else:
             low_read = self._lane.begin_pointers()
-            peeked = Peek(self._lane, open_[: PEEKS if peeks else 0], self.pass_over)
+            unknown = [at for at in open_[: PEEKS if peeks else 0] if at not in self.filled_at]
+            peeked = Peek(self._lane, unknown, self.pass_over)
             low = (await low_read()).repair
             scan.peeked = await peeked.answers()
         oldest = scan.monoton.reserved_us
@@ -453,7 +465,27 @@ class Scanner:
                 else:
                     scan.open.append(bucket)
 
-    def _window(self, at: int, end: int, size: int) -> tuple[list[BucketNo], int]:
+    def _left_to_others(self, scan: Scan) -> list[BucketNo]:
+        """Return the buckets that are read only if this look finds too little in all others.
+
+        As it was read last, each of them is another client's still. What comes back there is hinted.
+        """
+        chooser, known = self._chooser, self._others_until
+        now_us = self._lane.clock.now_us()
+        self._others_until = {
+            at: until_us
+            for at, until_us in known.items()
+            if now_us < until_us and at >= scan.pointers.reader
+        }
+        if chooser is None or not chooser.keeps_apart:
+            return []
+        return [
+            at for at in self._others_until if at not in chooser.mine and at not in scan.candidates
+        ]
+
+    def _window(
+        self, at: int, end: int, size: int, others: Collection[BucketNo]
+    ) -> tuple[list[BucketNo], int]:
         """Return the next buckets to read, without finished and jumped ones, and where to go on."""
         self.undecided.refresh()
         buckets: list[BucketNo] = []
@@ -464,7 +496,9 @@ class Scanner:
             if jump_to is not None:
                 at = max(at + 1, jump_to)
                 continue
-            if bucket not in self._finished and not self._is_passed_over(bucket, away):
+            if not (
+                bucket in self._finished or bucket in others or self._is_passed_over(bucket, away)
+            ):
                 buckets.append(bucket)
             at += 1
         return buckets, at
@@ -505,6 +539,8 @@ class Scanner:
             scan.candidates[bucket] = row
             chooser = self._chooser
             is_theirs = chooser is not None and chooser.is_others(bucket, seen(row), now_us)
+            if is_theirs:
+                self._others_until[bucket] = others_until_us(row.value, now_us)
             if is_theirs or is_crowded(row.value, now_us=now_us):
                 scan.available_in_crowds += available
             else:

@@ -128,7 +128,6 @@ class OpenBuckets:
         self._scanner = scanner
         self._choice = choice
         self._is_for_program = is_for_program
-        self._first_seen: dict[BucketNo, float] = {}  # when a message was seen there first
         self._looked_at: dict[BucketNo, float] = {}
         self._eager_after = math.inf
         self._ripe_at = -math.inf
@@ -172,7 +171,7 @@ class OpenBuckets:
         ripe, young_for_s = await self.ripe(
             scan, has_found=has_found, only_gaps=not wants_more, by_proof=by_proof
         )
-        has_filled = any(bucket in self._first_seen for bucket in ripe)
+        has_filled = any(bucket in self._scanner.filled_at for bucket in ripe)
         nothing_else = not (has_filled or has_found or scan.half_sealed)
         waits &= not theirs or self._lane.settings.linger_s <= SHORT_LINGER_S
         if nothing_else and young_for_s is not None and waits:
@@ -194,7 +193,7 @@ class OpenBuckets:
             close = claimer.close(
                 bucket,
                 budget=budget if wants_more else None,
-                is_filled=bucket in self._first_seen,
+                is_filled=bucket in self._scanner.filled_at,
                 is_left_to_winner=bool(left) and self._is_for_program,
                 helps=not left or bucket in scan.half_sealed or not self._choice.has_met,
             )
@@ -209,7 +208,7 @@ class OpenBuckets:
                 self._choice.note_lost(bucket)
             self._note_sealed(bucket, row, is_ours=is_ours)
         has_left = wants_more and any(
-            bucket in scan.half_sealed or bucket in self._first_seen for bucket in left
+            bucket in scan.half_sealed or bucket in self._scanner.filled_at for bucket in left
         )
         round_.more_in_s = 0.0 if has_left else young_for_s
         round_.young_for_s = young_for_s if nothing_else and not theirs else None
@@ -222,7 +221,7 @@ class OpenBuckets:
         """
         began_us = scan.half_sealed.get(bucket)
         if began_us is None:
-            place = 1 if bucket in self._first_seen else 2
+            place = 1 if bucket in self._scanner.filled_at else 2
         else:
             is_young = self._lane.clock.now_us() - began_us < ALONE_FOR_S * 1e6
             place = 3 if is_young and chooser.has_met else 0
@@ -239,7 +238,7 @@ class OpenBuckets:
         Args:
             is_ours: Whether this reader has sealed it, and got messages from it.
         """
-        if self._first_seen.pop(bucket, None) is None:
+        if self._scanner.filled_at.pop(bucket, None) is None:
             return
         is_single = is_ours and row is not None and row.value.manifest.count <= FEW
         linger = self._lane.settings.linger_s
@@ -270,8 +269,9 @@ class OpenBuckets:
         now = lane.clock.monotonic()
         linger = lane.settings.linger_s
         # Buckets that others have sealed are not open any more, and R passes them.
-        reader = scan.pointers.reader
-        self._first_seen = {at: seen for at, seen in self._first_seen.items() if at >= reader}
+        filled_at = self._scanner.filled_at
+        for bucket in [at for at in filled_at if at < scan.pointers.reader]:
+            del filled_at[bucket]
         self._looked_at = {
             bucket: seen for bucket, seen in self._looked_at.items() if now - seen < linger
         }
@@ -281,7 +281,8 @@ class OpenBuckets:
         to_look = [
             bucket
             for bucket in scan.open
-            if bucket not in self._looked_at and (is_old[bucket] or not only_gaps)
+            if not (bucket in filled_at or bucket in self._looked_at)
+            and (is_old[bucket] or not only_gaps)
         ][: SEALS_PER_CALL if only_gaps else None]
         # The answers of the look's peek are used once: a caller that waits asks again.
         has_messages = {at: scan.peeked.pop(at) for at in to_look if at in scan.peeked}
@@ -290,15 +291,12 @@ class OpenBuckets:
         has_messages |= await Peek(self._lane, unknown, self._scanner.pass_over).answers()
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
-        filled = [
-            bucket
-            for bucket in scan.open
-            if bucket in self._looked_at and bucket in self._first_seen
-        ]
+        # An open bucket keeps its messages: whoever takes them seals it first.
+        filled = [bucket for bucket in scan.open if bucket in filled_at]
         for bucket in has_messages:
             self._looked_at[bucket] = seen_at
             if has_messages[bucket]:
-                self._first_seen.setdefault(bucket, seen_at)
+                filled_at.setdefault(bucket, seen_at)
                 filled.append(bucket)
             elif is_old[bucket]:
                 ripe.append(bucket)
@@ -308,7 +306,7 @@ class OpenBuckets:
         eager_in = math.inf
         if filled and not has_found and self._is_alone(scan, min(filled)):
             eager_in = max(0.0, self._eager_after - seen_at)
-        ages = {bucket: seen_at - self._first_seen[bucket] for bucket in filled}
+        ages = {bucket: seen_at - filled_at[bucket] for bucket in filled}
         if by_proof:
             proved_us = {bucket: now_us - scan.oldest_later_us[bucket] for bucket in filled}
             ages = {bucket: max(age, proved_us[bucket] / 1e6) for bucket, age in ages.items()}
