@@ -201,6 +201,24 @@ def test_p28_a_bucket_is_anothers_for_a_time_after_its_last_claim_there(
     assert [expected] == buckets_of(met.reader, 1)
 
 
+@pytest.mark.invariant("I9")
+def test_what_is_anothers_is_read_again_only_if_nothing_else_is_there(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = meet(open_door)
+    be_at_work(met)
+    fill(met.slow, 3 * SEALS_PER_CALL)
+    met.reader._choice._count = 0  # none of these gets goes by id
+    scanner, read = met.reader._scanner, []
+    monkeypatch.setattr(
+        scanner, "_read", lambda buckets, then=scanner._read: read.extend(buckets) or then(buckets)
+    )
+    for _ in range(3):
+        met.reader._choice.mine = []  # it has to look
+        assert EACH == len(buckets_of(met.reader, EACH))
+    assert 1 == read.count(met.left[0])
+
+
 @pytest.mark.invariant("I10")
 def test_what_rivals_are_at_work_in_is_got_if_nothing_else_is_there(open_door: OpenDoor) -> None:
     met = meet(open_door)

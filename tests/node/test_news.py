@@ -101,6 +101,7 @@ def test_a_queue_that_is_deleted_between_two_looks_is_noticed(open_door: OpenDoo
         portal.run(reader.get(1))
 
 
+@pytest.mark.usefixtures("still_time")
 @pytest.mark.invariant("I10")
 def test_what_one_call_has_read_serves_no_other_call(door: Door) -> None:
     """The second asks nothing, as its last look is old, and begins anew: a put came between."""

@@ -16,10 +16,11 @@ from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.claim import Budget
-from cassieq_spark.queue.get.unsealed import FEW, SEALS_PER_CALL
+from cassieq_spark.queue.get.unsealed import FEW, SEALS_PER_CALL, SHORT_LINGER_S
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
+from tests.fixtures.queues import cost
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.get.reader import Reader
@@ -92,6 +93,64 @@ def test_r10_one_call_seals_at_most_so_many_young_buckets(door: Door) -> None:
     before = door.counts["insert_bucket"]
     assert SEALS_PER_CALL == len(portal.run(door.reader().get(1_000)))
     assert before + SEALS_PER_CALL == door.counts["insert_bucket"]
+
+
+@pytest.mark.usefixtures("still_time")
+@pytest.mark.invariant("I9")
+def test_a_get_reads_nothing_behind_as_many_filled_buckets_as_it_seals(door: Door) -> None:
+    for number in range(3 * SEALS_PER_CALL):
+        door.put(b"%d" % number)
+    reader = door.reader()
+    spent = cost(door, lambda: _is_one(portal.run(reader.get(1))))
+    assert (SEALS_PER_CALL, SEALS_PER_CALL) == (spent["read_bucket"], spent["peek_bucket"])
+
+
+@pytest.mark.usefixtures("still_time")
+@pytest.mark.invariant("I9")
+def test_a_bucket_is_asked_once_whether_it_holds_messages(door: Door) -> None:
+    buckets = 3 * SEALS_PER_CALL
+    for number in range(buckets):
+        door.put(b"%d" % number)
+    reader = door.reader()
+    spent = cost(door, lambda: [_is_one(portal.run(reader.get(1))) for _ in range(buckets)])
+    assert spent["peek_bucket"] <= buckets
+    assert [] == portal.run(reader.get(1))
+
+
+@pytest.mark.invariant("I10")
+def test_buckets_that_are_dropped_while_a_get_looks_hide_no_message_behind_them(
+    open_door: OpenDoor,
+) -> None:
+    """It has ended its look early for them; repair passes them before it asks for L."""
+    door = open_door(linger=0)
+    for number in range(2 * SEALS_PER_CALL):
+        door.put(b"%d" % number)
+
+    def drop() -> None:
+        for pointer in (Pointer.READER, Pointer.REPAIR):
+            portal.run(door.lane.pointers.advance(pointer, SEALS_PER_CALL))
+
+    door.faults.before("read_pointers", drop, after=1)
+    assert [SEALS_PER_CALL] == [one.bucket for one in portal.run(door.reader().get(1))]
+
+
+@pytest.mark.parametrize("linger_s", [0.01, 60.0])
+@pytest.mark.usefixtures("still_time")
+@pytest.mark.invariant("I10")
+def test_young_buckets_hide_no_sealed_one_for_longer_than_a_moment(
+    open_door: OpenDoor, linger_s: float
+) -> None:
+    """Where they ripen late, a get sees those behind them, however many they are."""
+    door = open_door(linger=linger_s)
+    for number in range(2 * SEALS_PER_CALL):
+        door.put(b"%d" % number)
+    sealed = door.put_sealed(b"visible")
+    reader = door.reader()
+    reader._choice._count = 0  # it does not go by id
+    began = door.clock.monotonic()
+    claimed = portal.run(reader.get(1))
+    assert door.clock.monotonic() - began < SHORT_LINGER_S
+    assert (linger_s > SHORT_LINGER_S) == ([sealed] == [one.bucket for one in claimed])
 
 
 LINGER_S = 60

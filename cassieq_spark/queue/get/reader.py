@@ -85,6 +85,7 @@ class Reader:
         """Whether a get may find something after one that found nothing, by two cheap reads."""
         now, since = self._lane.clock.monotonic(), self.since
         if since is None or now - since.looked_at > QUIET_FOR_S:
+            self._scanner.first_reads.forget_news()
             return True
         if await self._scanner.first_reads.has_news(since):
             return True
@@ -238,7 +239,7 @@ class Reader:
             self.since = scan
         confirmed = await self._confirm(round_, scan)
         if not confirmed:
-            search.note(round_)
+            search.note(round_, is_cut=scan.is_cut)
         return confirmed
 
     def _round(self, budget: Budget) -> Round:
@@ -368,8 +369,11 @@ class Search:
         self.pause_s = self._entropy.jitter(PAUSE_S, 0)
         self._is_sure = False
 
-    def note(self, round_: Round) -> None:
+    def note(self, round_: Round, *, is_cut: bool) -> None:
         """Note a round that has claimed nothing.
+
+        Args:
+            is_cut: Whether its look has left out buckets.
 
         Raises:
             CasContention: It lost too many races in a row.
@@ -381,7 +385,7 @@ class Search:
         elif round_.young_for_s is not None:
             self._is_sure = False
             self.pause_s = round_.young_for_s
-        elif not round_.rows:
+        elif not (round_.rows or is_cut):
             self.is_over = self._is_sure or not self._scanner.undecided.forget()
             self._is_sure = True
         else:

@@ -24,7 +24,7 @@ from cassieq_spark.model.pointer import Pointer, Pointers
 from cassieq_spark.queue.get.choice import seen
 from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Holder, Rows, mean_bytes
 from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
-from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, Peek, Undecided
+from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, SHORT_LINGER_S, Peek, Undecided
 from cassieq_spark.queue.lane import Lane, named
 from cassieq_spark.store.tables.lanes import Monoton
 
@@ -80,6 +80,8 @@ class Scan:
             leases that others are preferred [R6], or other consumers are at work in them.
         available_bytes: The size of the available messages as stored, by the mean of each bucket.
         claimable: The number of buckets in ``candidates`` that hold claimable messages.
+        is_cut: Whether it ended early, as enough open buckets hold messages: "none" would be a
+            guess if there are fewer now (I10).
         is_settled: Whether every bucket that was looked at waits only for time, or for nothing: the
             next message has a new id, or a hint.
     """
@@ -100,6 +102,7 @@ class Scan:
     available_in_crowds: int = 0
     available_bytes: float = 0
     claimable: int = 0
+    is_cut: bool = False
     is_settled: bool = True
 
 
@@ -134,6 +137,10 @@ class FirstReads:
         self._last = begun if self._goes_on else None
         return begun
 
+    def forget_news(self) -> None:
+        """Begin the next look anew: what an earlier call has read serves no other (I10)."""
+        self._news = None
+
     async def has_news(self, scan: Scan) -> bool:
         """Whether there may be something new since a look that left nothing open. Two reads.
 
@@ -141,7 +148,7 @@ class FirstReads:
         hint; hinted messages of a drained bucket never come back. A look that follows at once
         begins with these reads, but not two such looks in a row.
         """
-        self._news = None
+        self.forget_news()
         begun = await self._after(scan)
         if begun is None:
             return True
@@ -331,7 +338,7 @@ class Scanner:
     def is_quiet_after(self, scan: Scan) -> bool:
         """Whether `has_news` will notice every message that becomes visible after this look."""
         return scan.is_settled and not (
-            scan.open or scan.half_sealed or self.undecided or self.passed_over
+            scan.is_cut or scan.open or scan.half_sealed or self.undecided or self.passed_over
         )
 
     async def _look_at_hints(self, scan: Scan) -> None:
@@ -391,8 +398,7 @@ class Scanner:
         chooser = self._chooser
         more_windows = WINDOWS_BEHIND_OTHERS if chooser and chooser.keeps_apart else math.inf
         is_by_id = chooser is not None and chooser.is_by_id
-        fresh = ripe = 0
-        ripe_since = lane.clock.monotonic() - lane.settings.linger_s
+        fresh = 0
         others = self._left_to_others(scan)
         while (
             (at < end or others)
@@ -400,7 +406,7 @@ class Scanner:
             and (fresh if is_by_id else scan.available) < want
             and scan.available_bytes < want_bytes
             and scan.claimable < BUCKETS_PER_CALL
-            and (ripe < SEALS_PER_CALL or chooser is None)
+            and not scan.is_cut
         ):
             if at < end:
                 buckets, at = self._window(at, end, window, others)
@@ -418,13 +424,35 @@ class Scanner:
                     times[bucket] = row.value.changed_us
                 if row is None or row.value.status in MEANS_NOTHING_ALONE:
                     silent[bucket] = row is not None
-                    ripe += row is None and self.filled_at.get(bucket, math.inf) <= ripe_since
                 elif bucket not in undecided:
                     self._consider(scan, bucket, row, now_us)
                     fresh += row.value.fresh.count
             at = self.undecided.end_behind(undecided, at)
             more_windows -= scan.available + scan.available_in_crowds >= want
+            if chooser is not None and (at < end or others):
+                scan.is_cut = await self._has_enough_open(scan, silent)
         return silent, times
+
+    async def _has_enough_open(self, scan: Scan, silent: Mapping[BucketNo, bool]) -> bool:
+        """Whether so many open buckets hold messages that a get need not see those behind them.
+
+        They are as many as it seals, and all may be sealed within `SHORT_LINGER_S`.
+        """
+        open_ = [at for at, has_row in silent.items() if not (has_row or self.undecided.has(at))]
+        unknown = [at for at in open_ if not (at in self.filled_at or at in scan.peeked)]
+        self.learn_filled(found := await Peek(self._lane, unknown, self.pass_over).answers())
+        scan.peeked |= found
+        clock, linger_s = self._lane.clock, self._lane.settings.linger_s
+        seen_by = clock.monotonic() - linger_s + SHORT_LINGER_S
+        ripe = sum(self.filled_at.get(bucket, math.inf) <= seen_by for bucket in open_)
+        return ripe >= SEALS_PER_CALL
+
+    def learn_filled(self, peeked: Mapping[BucketNo, bool]) -> None:
+        """Remember which open buckets hold messages, and since when."""
+        now = self._lane.clock.monotonic()
+        for bucket, has_any in peeked.items():
+            if has_any:
+                self.filled_at.setdefault(bucket, now)
 
     async def _sort_out_silent(
         self,
@@ -448,10 +476,11 @@ class Scanner:
             scan.peeked = await beside[1].answers_soon(open_ if peeks else ())
         else:
             low_read = self._lane.begin_pointers()
-            unknown = [at for at in open_[: PEEKS if peeks else 0] if at not in self.filled_at]
+            known = self.filled_at.keys() | scan.peeked.keys()
+            unknown = [at for at in open_[: PEEKS if peeks else 0] if at not in known]
             peeked = Peek(self._lane, unknown, self.pass_over)
             low = (await low_read()).repair
-            scan.peeked = await peeked.answers()
+            scan.peeked |= await peeked.answers()
         oldest = scan.monoton.reserved_us
         later = sorted(times, reverse=True)
         for bucket in sorted(silent, reverse=True):
@@ -468,7 +497,7 @@ class Scanner:
     def _left_to_others(self, scan: Scan) -> list[BucketNo]:
         """Return the buckets that are read only if this look finds too little in all others.
 
-        As it was read last, each of them is another client's still. What comes back there is hinted.
+        Each is another client's still, as it was read last. What comes back there has a hint.
         """
         chooser, known = self._chooser, self._others_until
         now_us = self._lane.clock.now_us()
