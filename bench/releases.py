@@ -205,6 +205,8 @@ def save(
 ) -> dict[str, Any]:
     """Into ``<name>.json``, with the circumstances; return it."""
     found |= {"heaps": {"cassandra": HEAP}, "releases": commits(asked.before)}
+    # Where the other tree was says nothing to others.
+    argv = ["PATH" if one == str(asked.before) else one for one in argv]
     found |= report.circumstances(f"python -m bench.{name}", argv)
     folder: Path = asked.results
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ BENCH = Path("bench") / "results" / "queue.json"
 PROGRAMS = Path("bench") / "results" / "programs.json"
 LATENCY = Path("bench") / "results" / "latency.json"
 SINKS = Path("bench") / "results" / "sinks.json"
+ENGINE = Path("bench") / "results" / "engine.json"
 SHARDS = Path("bench") / "results" / "shards.json"
 SCHEDULED = Path("bench") / "results" / "scheduled.json"
 GATEWAY = Path("bench") / "results" / "gateway.json"
@@ -53,6 +54,29 @@ PROGRAM_SIDES = {
 }
 
 
+ENGINE_FIGURES = {
+    ("consumer", "messages_per_s"): "one `Consumer`: messages a second",
+    ("consumer", "cas_per_100"): "CASes for 100 messages",
+    ("fleet_consumer", "messages_per_s"): "16 processes, one lane, `consumer()`: messages a second",
+    ("fleet_consumer", "cas_per_100"): "CASes for 100 messages",
+    ("fleet_by_hand", "messages_per_s"): "16 processes, `get(100)` and `ack`: messages a second",
+    ("fleet_by_hand", "cas_per_100"): "CASes for 100 messages",
+    ("fifty", "cycles_per_s"): "50 coroutines put, 50 get and ack one at a time: cycles a second",
+    ("fifty", "cas_per_message"): "CASes a message",
+    ("fifty", "put_to_get_ms"): "from put to get, ms",
+    ("puts", "puts_per_s"): "64 coroutines put one message each: puts a second",
+    ("waiting", "put_to_get_ms"): "a get that waits, from put to get, ms",
+    ("polls", "threads"): "1,000 waiting gets in one process: threads",
+    ("polls", "reads_per_s"): "reads a second",
+}
+
+WANTED = {
+    "of_before": "at least {:g} times",
+    "at_most_of_before": "at most {:g} times",
+    "at_least": "at least {:,g}",
+    "at_most": "at most {:g}",
+}
+
 SHARDS_SIDES = {
     "put": "16 processes put",
     "get": "16 processes get and ack",
@@ -82,6 +106,7 @@ def pages(root: Path) -> dict[str, str]:
     made = {
         "numbers": (BENCH, numbers_page),
         "programs": (PROGRAMS, programs_page),
+        "engine": (ENGINE, engine_page),
         "shards": (SHARDS, shards_page),
         "scheduled": (SCHEDULED, scheduled_page),
         "gateway": (GATEWAY, gateway_page),
@@ -147,6 +172,31 @@ def programs_page(found: dict[str, Any]) -> str:
         f"{sum(grown['put'].values())}, as on the first day. "
         f"{found['messages']:,} messages of {found['body_bytes']} bytes for the processes, medians "
         f"of {found['rounds']} rounds; {found['machine']['cores']} cores shared by Cassandra and "
+        f"all clients; {_run_as(found)}"
+    )
+    return _with_text(table(titles, rows), text)
+
+
+def engine_page(found: dict[str, Any]) -> str:
+    """What the redesign of the engine set itself, and what it has come to."""
+    rows = []
+    for (case, figure), name in ENGINE_FIGURES.items():
+        sides = found["cases"][case]
+        wanted = found["targets"][case].get(figure, {})
+        rows.append(
+            [
+                name,
+                f"{sides['before'][figure]['median']:,.4g}",
+                f"{sides['after'][figure]['median']:,.4g}",
+                _spread(sides["ratio"][figure], "{:.2f}"),
+                ", ".join(WANTED[how].format(value) for how, value in wanted.items()),
+            ]
+        )
+    titles = ["", "before", "after", "after / before, by pairs", "wanted"]
+    text = (
+        f"Messages of {found['body_bytes']} bytes, buckets of {found['bucket_size']:,}; medians of "
+        f"{found['rounds']} rounds by turns (least to most); {found['releases']['before']} and "
+        f"{found['releases']['after']}; {found['machine']['cores']} cores shared by Cassandra and "
         f"all clients; {_run_as(found)}"
     )
     return _with_text(table(titles, rows), text)
