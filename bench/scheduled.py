@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cassieq_spark as cassieq
 from bench import report
 from cassieq_spark.embedded import EmbeddedCassandra
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.repair.cleanup import TURN_US
 from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock

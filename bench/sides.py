@@ -112,7 +112,7 @@ class Sides:
         timed, rows = self._run(frame.writeStream.format("noop"))
         stats = self._client.queue(queue).stats()
         _check(f"drain of {queue}", rows, self._messages)
-        _check(f"left in {queue}", stats.visible + stats.invisible, 0)
+        _check(f"left in {queue}", stats.visible + stats.in_flight, 0)
         return Timed(timed.seconds, timed.batches, stats.applied_lwts - before, timed.phases)
 
     def empty(self, batches: int) -> Timed:

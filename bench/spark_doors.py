@@ -84,7 +84,7 @@ class CassieqDoor:
     def left(self, queue: str) -> int:
         """Leased messages count, too."""
         stats = self._client(queue).queue(queue).stats()
-        return int(stats.visible + stats.invisible)
+        return int(stats.visible + stats.in_flight)
 
     def close(self) -> None:
         """Close all clients."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a type checker exports what is imported as itself
     from cassieq_spark.queue.message import Message as Message
     from cassieq_spark.queue.put.results import PutResult as PutResult
     from cassieq_spark.queue.settle.batches import Settled as Settled
-    from cassieq_spark.queue.settle.settle import Verdict as Verdict
+    from cassieq_spark.queue.settle.settle import AckResult as AckResult
     from cassieq_spark.repair.report import Progress as Progress
     from cassieq_spark.repair.report import Redriven as Redriven
     from cassieq_spark.repair.report import RepairReport as RepairReport
@@ -72,7 +72,7 @@ _HOMES = {
     "queue.message": ("Message",),
     "queue.put.results": ("PutResult",),
     "queue.settle.batches": ("Settled",),
-    "queue.settle.settle": ("Verdict",),
+    "queue.settle.settle": ("AckResult",),
     "repair.report": ("Progress", "Redriven", "RepairReport", "VerifyReport"),
     "spark.connector.config": ("spark_config",),
     "spark.connector.writer": ("foreach_batch",),

@@ -280,7 +280,7 @@ class Client(OfOneProcess):
         *,
         where: Callable[[Message], bool] | None = None,
         to: str | None = None,
-        at_most: int | None = None,
+        max_messages: int | None = None,
         may: Callable[[str], bool] | None = None,
         dry_run: bool = False,
         on_progress: OnProgress | None = None,
@@ -298,7 +298,7 @@ class Client(OfOneProcess):
                 each, or their ids if the queue has one lane. Default: all.
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
-            at_most: The maximum number of messages; the lowest ids go first.
+            max_messages: The lowest ids go first. Default: all; the lowest ids go first.
             may: Called with each queue that headers name. If it returns false, the messages stay.
                 It is for programs that redrive for others, as a header may name any queue. Default:
                 every queue is allowed.
@@ -314,7 +314,7 @@ class Client(OfOneProcess):
         """
         chosen = None if messages is None else listed(messages)
         arguments.check_where(where)
-        limit = None if at_most is None else arguments.count("at_most", at_most)
+        limit = None if max_messages is None else arguments.count("max_messages", max_messages)
         target = None if to is None else queue_name(to)
         lane = await self._lane(queue)
         ids = None if chosen is None else by_place(chosen, lane)

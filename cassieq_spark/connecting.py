@@ -32,7 +32,7 @@ def connect(
 
     Raises:
         UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
-        AuthenticationRefused: The nodes ask for a login, or refuse the one that was given.
+        CassandraLoginFailed: The nodes ask for a login, or refuse the one that was given.
         TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: No node answers; the error names host and port.
     """

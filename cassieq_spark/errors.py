@@ -2,20 +2,22 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ClientClosed · ServerMissing · FunctionInvalid
-    │                                SparkMissing (ImportError)
+    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
+    ├─ ClientClosed (RuntimeError)
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
-    ├─ StoreError                    StoreUnavailable (AuthenticationRefused · TlsFailed)
-    │                                StoreTimeout · CasAmbiguous · CasContention · RowCorrupt
+    ├─ StoreError                    StoreTimeout (TimeoutError)
+    │                                StoreUnavailable (ConnectionError)
+    │                                (CassandraLoginFailed · TlsFailed)
+    │                                CasAmbiguous · CasContention · RowCorrupt
     │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
     │                                TooManyKeys · MasterKeyInvalid
     ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
-    └─ EnvironmentProblem            EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed
+    └─ HostError                     EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed
                                      WorkerEnvironment
 
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
@@ -49,7 +51,7 @@ class CassieqError(Exception):
 
     def __init_subclass__(cls) -> None:
         """Name the code of an error that is no base, and take its texts from its docstring."""
-        is_base = cls.__name__.endswith(("Error", "Problem"))
+        is_base = cls.__name__.endswith("Error")
         if not is_base and "code" not in vars(cls):
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         if not is_base or "code" in vars(cls):
@@ -90,7 +92,7 @@ class UsageError(CassieqError, ValueError):
     code = "usage"
 
 
-class ClientClosed(UsageError):
+class ClientClosed(CassieqError, RuntimeError):
     """The client was closed before the call, or while it ran.
 
     Remedy:
@@ -271,7 +273,7 @@ class StoreError(CassieqError):
     """Errors of Cassandra, each raised from the driver's own exception."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, ConnectionError):
     """No node could take the statement, or too few replicas were up for a quorum.
 
     Remedy:
@@ -281,7 +283,7 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
-class StoreTimeout(StoreError):
+class StoreTimeout(StoreError, TimeoutError):
     """A statement was not answered, even after all its retries.
 
     Remedy:
@@ -346,7 +348,7 @@ class RowCorrupt(StoreError):
     """
 
 
-class AuthenticationRefused(StoreUnavailable):
+class CassandraLoginFailed(StoreUnavailable):
     """A node asks for a login and got none, or it refused the login that it got.
 
     Remedy:
@@ -540,11 +542,11 @@ class AccessDenied(AccessError):
         self.queue = queue
 
 
-class EnvironmentProblem(CassieqError):
+class HostError(CassieqError):
     """Errors about the machine that a program runs on."""
 
 
-class EmbeddedFailed(EnvironmentProblem):
+class EmbeddedFailed(HostError):
     """An embedded Cassandra node did not start or stop.
 
     Remedy:
@@ -552,7 +554,7 @@ class EmbeddedFailed(EnvironmentProblem):
     """
 
 
-class DiskFull(EnvironmentProblem):
+class DiskFull(HostError):
     """A disk has too little free space for an embedded Cassandra node, or for its jars.
 
     Remedy:
@@ -560,7 +562,7 @@ class DiskFull(EnvironmentProblem):
     """
 
 
-class JavaNotFound(EnvironmentProblem):
+class JavaNotFound(HostError):
     """Cassandra or Spark needs a version of Java that was not found.
 
     Remedy:
@@ -568,7 +570,7 @@ class JavaNotFound(EnvironmentProblem):
     """
 
 
-class OutputFailed(EnvironmentProblem):
+class OutputFailed(HostError):
     """A command could not write its output.
 
     The disk is full, or standard output is closed.
@@ -578,7 +580,7 @@ class OutputFailed(EnvironmentProblem):
     """
 
 
-class WorkerEnvironment(EnvironmentProblem):
+class WorkerEnvironment(HostError):
     """Spark's Python workers run another interpreter than the driver, or lack a package.
 
     Remedy:

@@ -31,10 +31,10 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "batch_prepared": "A whole micro-batch was stored through the connector. It is not visible "
         "yet.",
         "bucket_sealed": "The content of an open bucket was fixed.",
-        "error_crossed": "An error went to Spark as one short text. This event has its traceback "
-        "and its causes.",
         "key_use_not_recorded": "The time of a key's last use could not be stored. The request "
         "went on.",
+        "spark_error_shortened": "An error went to Spark as one short text. This event has its "
+        "traceback and its causes.",
     },
     logging.INFO: {
         "account_changed": "An account was disabled or enabled.",
@@ -56,10 +56,10 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "key_created": "A key of an account was made.",
         "key_deleted": "A key of an account was deleted.",
         "lag_unknown": "A query's lag could not be counted. It is tried again later.",
-        "lead_lost": "A leader of repair or of scans lost its lease. Two may now run at once: "
-        "twice the work, but no harm.",
         "lead_outlived": "The row of a lead was still there after the lead had ended: the clock of "
         "the node that wrote it was ahead. The lead was taken over.",
+        "leadership_lost": "A leader of repair or of scans lost its lease. Two may now run at "
+        "once: twice the work, but no harm.",
         "look_ahead_failed": "The look-ahead for the next batch failed. The batch is looked for "
         "again.",
         "messages_expired": "Messages were taken out because nobody was given them in time: to the "
@@ -84,10 +84,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "sink_forgotten": "A sink id was freed for a new checkpoint.",
     },
     logging.WARNING: {
-        "ack_came_late": "A batch was acked after leases of it had run out: others were given "
-        "these messages, or will be.",
-        "acks_stale": "A consumer acked messages with receipts that had expired. Nothing was "
-        "changed for them.",
+        "acks_expired": "Messages were acked, released or rejected after their leases had run out. "
+        "Nothing was changed for them: others were given them, or will be.",
         "attribute_without_effect": "A client of the SQS door has set an attribute that has no "
         "effect here, such as a policy or a key for encryption. It is kept and given back. Logged "
         "once per attribute.",
@@ -109,8 +107,6 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "answers 503 meanwhile.",
         "get_given_back": "Messages were claimed but could not be read. They were given back, and "
         "no delivery was counted.",
-        "get_ran_out": "Leases ran out while bodies were being read. Those messages were not "
-        "handed out.",
         "give_back_unanswered": "A gateway or an asyncio client could not give back messages for "
         "which nobody waited any more. They come back when their leases run out.",
         "keyspace_has_one_copy": "The cluster has several nodes, but the keyspace keeps one copy "
@@ -125,6 +121,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "lease_lost_on_replay": "A restarted query found that messages of its batch were acked, or "
         "that another consumer holds them.",
         "lease_short": "Leases ran out before their batch could begin.",
+        "leases_expired_while_reading": "Leases ran out while bodies were being read. Those "
+        "messages were not handed out.",
         "node_clock_wrong": "A Cassandra node's clock differs from the other nodes' clocks by more "
         "than a second. Set it by NTP.",
         "paxos_variant_v1": "The cluster runs Paxos v1, which is not safe during range movements. "
@@ -156,8 +154,6 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "`cassieq` prints one line for an outage.",
         "transaction_aborted": "A bulk writer was silent for too long. Nothing of its transaction "
         "will be visible.",
-        "verdicts_stale": "Verdicts came with receipts that had expired. Nothing was changed for "
-        "them.",
         "worker_failed": "The function of a worker raised an error, took longer than its timeout, "
         "or its process died. The message was given back and comes again after the delay.",
         "worker_function_runs": "A worker's function has run for ten visibility timeouts, or twice "

@@ -181,7 +181,7 @@ MESSAGES_PUT: Final = _by_queue(
 )
 MESSAGES_CLAIMED: Final = _by_queue("messages_claimed_total", "Messages leased.")
 REDELIVERED: Final = _by_queue(
-    "redelivered_total", "Messages leased for a second or later delivery."
+    "messages_redelivered_total", "Messages leased for a second or later delivery."
 )
 MESSAGES_EXPIRED: Final = _by_queue(
     "messages_expired_total",
@@ -280,26 +280,26 @@ OF_PASSES: Final = (PASS_ENDED, PASS_PROBLEMS, VERIFY_FINDINGS)
 HTTP_DURATION: Final = Family(
     "http_request_duration_seconds",
     "Seconds from a request to the end of its answer. A long poll counts with its wait.",
-    ("door", "operation"),
+    ("api", "operation"),
     kind="histogram",
 )
 HTTP_ERRORS: Final = Family(
     "http_errors_total",
     "Requests that were answered with an error, by its code and HTTP status.",
-    ("door", "code", "status"),
+    ("api", "code", "status"),
     kind="counter",
 )
 HTTP_ENTRY_ERRORS: Final = Family(
     "http_entry_errors_total",
     "Entries that failed in batches that were answered 200, by the error's code and the HTTP "
     "status that it has where it is the whole answer.",
-    ("door", "code", "status"),
+    ("api", "code", "status"),
     kind="counter",
 )
 HTTP_IN_FLIGHT: Final = Family(
     "http_requests_in_flight",
     "Requests that are not answered yet, long polls among them.",
-    ("door",),
+    ("api",),
 )
 LONG_POLLS: Final = Family("long_polls_waiting", "Requests that wait for a message.")
 CLIENT_CALLS: Final = Family(

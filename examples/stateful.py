@@ -54,5 +54,5 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     queue.put(b"70", tag="ada")
     print("second run")
     run()
-    print("left in the queue:", queue.stats().visible + queue.stats().invisible)
+    print("left in the queue:", queue.stats().visible + queue.stats().in_flight)
 spark.stop()

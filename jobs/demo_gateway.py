@@ -177,7 +177,7 @@ def _wait_until_empty(queue: cassieq.Queue) -> None:
     """
     clock = SystemClock()
     until_s = clock.monotonic() + LONGEST_S
-    while (stats := queue.stats()).visible + stats.invisible + stats.delayed:
+    while (stats := queue.stats()).visible + stats.in_flight + stats.delayed:
         if clock.monotonic() > until_s:
             raise TimeoutError(f"not all orders were handled in {LONGEST_S:g} s: {stats}")
         clock.wait(0.5)

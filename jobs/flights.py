@@ -339,7 +339,7 @@ def _minutes(text: str) -> float:
 
 
 def _left(stats: QueueStats) -> int:
-    return stats.visible + stats.invisible + stats.delayed + stats.dead
+    return stats.visible + stats.in_flight + stats.delayed + stats.dead
 
 
 def _pieces(leg: str, query: StreamingQuery) -> list[Piece]:

@@ -111,7 +111,7 @@ class Watch:
                 look = Look(
                     queue=name,
                     at_s=self._clock.now_us() / 1e6,
-                    depth=stats.visible + stats.invisible,
+                    depth=stats.visible + stats.in_flight,
                     lag_s=stats.oldest_age or 0.0,
                 )
                 self.looks.append(look)

@@ -667,7 +667,7 @@ ABLATIONS: Final = (
     Ablation(
         mark="P18",
         rule="A claim that nobody held uses up no delivery.",
-        old="    uncounted = 0 if is_counted else 1\n",
+        old="    uncounted = 0 if count_delivery else 1\n",
         new="    uncounted = 0\n",
         tests=("tests/unit/test_lease.py::test_p18_a_claim_that_nobody_held_uses_up_no_delivery",),
     ),

@@ -17,6 +17,7 @@ from typing import Any, Final
 from cassieq_spark import errors
 from cassieq_spark.accounts.keys import MasterKey, new_key_id, new_secret
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.rights import EVERYTHING, Grant
 from cassieq_spark.options import account_name
@@ -24,7 +25,6 @@ from cassieq_spark.options.values import Secret
 from cassieq_spark.queue import admin as queue_admin
 from cassieq_spark.queue.find import every_row
 from cassieq_spark.queue.lane import attempts
-from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.accounts import AccountRow, AccountStatus, KeyRow
 from cassieq_spark.store.tables.queues import QueueRow

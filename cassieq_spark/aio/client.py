@@ -112,7 +112,7 @@ class AsyncClient(OfOneProcess):
         """Connect.
 
         Raises:
-            AuthenticationRefused, TlsFailed, StoreUnavailable: As `connect`.
+            CassandraLoginFailed, TlsFailed, StoreUnavailable: As `connect`.
             UsageError: The client was entered before.
         """
         if self._was_entered:

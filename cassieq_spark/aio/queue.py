@@ -96,10 +96,10 @@ class AsyncQueue(OfOneProcess):
         prefetch: int = 100,
         visibility_timeout: Seconds | None = None,
         idle_timeout: Seconds | None = None,
-        consumer: str | None = None,
-        priority_at_least: int = 0,
+        name: str | None = None,
+        min_priority: int = 0,
     ) -> AsyncConsumer:
-        asked = prefetch, visibility_timeout, consumer, priority_at_least
+        asked = prefetch, visibility_timeout, name, min_priority
         ways = self._sync._ways(*asked)  # noqa: SLF001 - the other door to the same queue
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         made = AsyncConsumer(ways, idle_timeout_s=idle_s)

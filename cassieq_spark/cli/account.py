@@ -16,9 +16,9 @@ from cassieq_spark.cli.queue import Yes, make_sure
 from cassieq_spark.cli.shell import Commands, Out, Printed, extra, print_note
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.model.rights import LONGEST_TOKEN_S, Grant, Right, parse_grant
 from cassieq_spark.options.values import Secret
-from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.store import portal
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from cassieq_spark.cli.queue import QueueName, Yes, make_sure
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.letters import KEYS, conditions, letter_as_object
-from cassieq_spark.queue.message import Message, show_time, time_of
+from cassieq_spark.queue.message import Message
 from cassieq_spark.repair.report import Redriven
 
 MOST_SHOWN: Final = 120
@@ -141,7 +142,7 @@ def redrive(
     is_wanted = conditions(where, before, after, now=now) if where or before or after else None
     at_most = None if limit is None else arguments.count("--limit", limit)
     with connection.open() as client:
-        run = partial(client.redrive, queue, where=is_wanted, to=to, at_most=at_most)
+        run = partial(client.redrive, queue, where=is_wanted, to=to, max_messages=at_most)
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
         with shell.working(f"Redriving messages of {queue}") as work:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cassieq_spark.cli.flags import Connected, Time
-from cassieq_spark.cli.messages import LOOK_S, PriorityAtLeast, give_back
+from cassieq_spark.cli.messages import LOOK_S, MinPriority, give_back
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.shell import NOTHING, Interrupt, Out, Printed
 from cassieq_spark.clock import Clock, SystemClock
@@ -24,7 +24,7 @@ from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p99_9": 999}
 
@@ -164,7 +164,7 @@ def consume(
     ack: bool = True,
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
-    priority_at_least: PriorityAtLeast = 0,
+    min_priority: MinPriority = 0,
 ) -> None:
     """Get and ack messages and print how fast it went.
 
@@ -195,7 +195,7 @@ def consume(
                 else visibility_timeout
             ),
             acks=ack,
-            priority_at_least=priority_at_least,
+            min_priority=min_priority,
         )
         with _measured(load, "get_and_ack" if ack else "get", count, out) as advance:
             try:
@@ -220,7 +220,7 @@ class _Consumer:
     load: Load
     visibility_s: float
     acks: bool
-    priority_at_least: int = 0
+    min_priority: int = 0
     held: list[str] = field(default_factory=list)
 
     def run(
@@ -245,7 +245,7 @@ class _Consumer:
                 batch if count is None else min(batch, count - load.messages),
                 wait=min(left_s, LOOK_S),
                 visibility_timeout=self.visibility_s,
-                priority_at_least=self.priority_at_least,
+                min_priority=self.min_priority,
             )
             if found:
                 if was_empty:
@@ -265,11 +265,11 @@ class _Consumer:
         load = self.load
         if self.acks:
             verdicts = self.queue.ack_each(self.held)
-            load.more["stale"] += verdicts.count(Verdict.STALE)
-            load.more["unknown"] += verdicts.count(Verdict.UNKNOWN)
+            load.more["stale"] += verdicts.count(AckResult.STALE)
+            load.more["unknown"] += verdicts.count(AckResult.UNKNOWN)
             # If an ack is unknown and took effect, a release is refused: so it is tried.
             pairs = zip(self.held, verdicts, strict=True)
-            self.held = [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
+            self.held = [one for one, verdict in pairs if verdict is AckResult.UNKNOWN]
         load.more["redelivered"] += sum(one.delivery_count > 1 for one in found)
         for one in found:
             if one.visible_until is not None:

@@ -32,7 +32,7 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 
 _MOMENT = values.moment()
 
@@ -48,7 +48,7 @@ READ_BYTES: Final = 256 * 1024
 
 STDIN: Final = "-"
 
-PriorityAtLeast = Annotated[
+MinPriority = Annotated[
     int,
     typer.Option(metavar="N", help="Only messages of this priority and higher ones."),
 ]
@@ -150,7 +150,7 @@ def get(
     wait: Annotated[float, Seconds()] = 0.0,
     visibility_timeout: Time = None,
     consumer: str | None = None,
-    priority_at_least: PriorityAtLeast = 0,
+    min_priority: MinPriority = 0,
     ack: bool = False,
 ) -> None:
     """Lease messages and print receipt and body of each on a line. Exit code 3 if there is none.
@@ -176,7 +176,7 @@ def get(
                 wait=look_s,
                 visibility_timeout=visibility_timeout,
                 consumer=consumer,
-                priority_at_least=priority_at_least,
+                min_priority=min_priority,
             ),
         )
         if interrupt:
@@ -220,7 +220,7 @@ def ack(
     Example:
         cassieq ack orders RECEIPT
     """
-    counts: Counter[Verdict] = Counter()
+    counts: Counter[AckResult] = Counter()
     with connection.open() as client:
         opened = client.queue(queue)
         for batch in _receipts(receipts):
@@ -231,7 +231,7 @@ def ack(
                 ({"receipt": one, "verdict": str(verdict)} for one, verdict in pairs),
                 (f"{verdict}\t{one}" for one, verdict in pairs),
             )
-    if counts.keys() - {Verdict.ACKED, Verdict.ALREADY_ACKED}:
+    if counts.keys() - {AckResult.ACKED, AckResult.ALREADY_ACKED}:
         print_note(", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
         raise typer.Exit(FAILED)
 

@@ -41,11 +41,11 @@ from cassieq_spark.errors import (
     QueueNotFound,
     UsageError,
 )
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.queue.admin import FIXED
 from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
-from cassieq_spark.queue.message import show_time, time_of
 
 app = typer.Typer(
     help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True, cls=Commands
@@ -238,7 +238,7 @@ def _held(stats: QueueStats) -> str:
     """What would be lost, as a sentence before a question."""
     parts = {
         "visible": stats.visible,
-        "in flight": stats.invisible,
+        "in flight": stats.in_flight,
         "delayed": stats.delayed + stats.scheduled,
         "dead": stats.dead,
     }
@@ -255,7 +255,7 @@ def _info(info: QueueInfo) -> dict[str, Any]:
         "queue": info.name,
         **asdict(info.settings),
         "home_datacenter": info.home_datacenter,
-        "created_at": show_time(time_of(info.created_us)),
+        "created_at": show_time(info.created_at),
     }
 
 
@@ -319,7 +319,7 @@ def ask(question: str) -> None:
         raise typer.Exit(FAILED)
 
 
-COLUMNS = ("visible", "invisible", "delayed", "dead")
+COLUMNS = ("visible", "in_flight", "delayed", "dead")
 
 
 def watch(

@@ -17,7 +17,7 @@ import typer
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.flags import Connected, Connection, Seconds, Time
 from cassieq_spark.cli.logs import Logged
-from cassieq_spark.cli.messages import PriorityAtLeast
+from cassieq_spark.cli.messages import MinPriority
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.shell import Interrupt, extra
 from cassieq_spark.client import Client
@@ -216,7 +216,7 @@ def worker(
     grace: Annotated[float, Seconds()] = 30.0,
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
-    priority_at_least: PriorityAtLeast = 0,
+    min_priority: MinPriority = 0,
     backoff: Annotated[float, Seconds()] = BACKOFF.base_s,
     backoff_max: Annotated[float, Seconds()] = BACKOFF.most_s,
     jitter: Annotated[float, typer.Option(min=0, max=1, metavar="PART")] = BACKOFF.jitter,
@@ -259,7 +259,7 @@ def worker(
         timeout_s=inf if timeout is None else timeout,
         grace_s=grace,
         idle_s=inf if idle_timeout is None else idle_timeout,
-        priority_at_least=priority_at_least,
+        min_priority=min_priority,
         backoff=Backoff(base_s=backoff, most_s=backoff_max, jitter=jitter),
     )
     with connection.open() as client, Interrupt() as interrupt:

@@ -71,7 +71,7 @@ _CALLS: Final = (
 
 _FIRST: Final = re.compile(
     r"^(\[cassieq:\w+\] )(consumer|dedup_key|delay|group|key|max_messages|message_id|priority|"
-    r"priority_at_least|tag|to|ttl|visibility_timeout|wait) is "
+    r"min_priority|tag|to|ttl|visibility_timeout|wait) is "
 )
 """Arguments that commands pass on as they were given. An error about one begins with its name."""
 

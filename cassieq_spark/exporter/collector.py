@@ -68,7 +68,7 @@ def _of_queues(queues: Iterable[Counted]) -> dict[Family, Samples]:
         of, name = one.stats, one.queue
         states = {
             "visible": of.visible,
-            "in_flight": of.invisible,
+            "in_flight": of.in_flight,
             "delayed": of.delayed,
             "scheduled": of.scheduled,
             "dead": of.dead,

@@ -49,7 +49,7 @@ class Entry:
         return self.lane, self.bucket, self.offset
 
 
-class Verdict(Enum):
+class PutState(Enum):
     """The state of an entry's put."""
 
     HAPPENED = "happened"
@@ -61,7 +61,7 @@ class Verdict(Enum):
     """The bucket was dropped. Only the kept part of its manifest decides [U5]."""
 
 
-def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> Verdict:
+def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> PutState:
     """Decide whether a put happened, from three reads in this order: message, bucket row, L (G5).
 
     Another order gives wrong verdicts. A reader of an open bucket, and then of no message, may have
@@ -74,18 +74,18 @@ def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> Ve
         low: L of the entry's lane.
     """
     if entry.bucket < low:
-        return Verdict.KEPT
+        return PutState.KEPT
     if row is None:
-        return Verdict.HAPPENED if is_stored else Verdict.OPEN
+        return PutState.HAPPENED if is_stored else PutState.OPEN
     if row.status is Status.SEALING:
-        return Verdict.OPEN
+        return PutState.OPEN
     return by_manifest(entry, row.manifest)
 
 
-def by_manifest(entry: Entry, manifest: Runs | None) -> Verdict:
+def by_manifest(entry: Entry, manifest: Runs | None) -> PutState:
     """Decide by a fixed manifest; None: no message of that bucket had a key."""
     is_in = manifest is not None and entry.offset in manifest
-    return Verdict.HAPPENED if is_in else Verdict.NEVER
+    return PutState.HAPPENED if is_in else PutState.NEVER
 
 
 def stored_key(key: str) -> bytes:

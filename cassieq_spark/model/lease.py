@@ -310,16 +310,16 @@ def release(
     *,
     now_us: int,
     due_us: int | None = None,
-    is_counted: bool = True,
+    count_delivery: bool = True,
 ) -> Bucket:
     """Give messages back; None means all that the lease still holds.
 
     Args:
         due_us: The earliest time of the next delivery; None: at once.
-        is_counted: False if the claim was answered after its own end, or nobody was handed its
+        count_delivery: False if the claim was answered after its own end, or nobody was handed its
             messages: no delivery is used up [P18].
     """
-    uncounted = 0 if is_counted else 1
+    uncounted = 0 if count_delivery else 1
     row, taken = parted(row, released, now_us=now_us)
     back = [(part.deliveries - uncounted, part.runs) for part in taken]
     if due_us is None or due_us <= now_us:

@@ -30,11 +30,11 @@ class Release:
 
     Attributes:
         due_us: The earliest time of the next delivery; None: at once.
-        is_counted: False if nobody was handed the message: it uses up no delivery [P18].
+        count_delivery: False if nobody was handed the message: it uses up no delivery [P18].
     """
 
     due_us: int | None = None
-    is_counted: bool = True
+    count_delivery: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,9 +254,9 @@ def carry_out(
         match action:
             case Ack():
                 row = rules.ack(row, leases, now_us=now_us)
-            case Release(due_us=due_us, is_counted=is_counted):
+            case Release(due_us=due_us, count_delivery=count_delivery):
                 row = rules.release(
-                    row, leases, now_us=now_us, due_us=due_us, is_counted=is_counted
+                    row, leases, now_us=now_us, due_us=due_us, count_delivery=count_delivery
                 )
             case Reject(reason=reason):
                 row = reject(row, leases, new_id, reason=reason, now_us=now_us)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.model.sizes import MAX_BODY_BYTES, MAX_EXTRA_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, THIRTY_DAYS_S
@@ -29,7 +29,6 @@ TTL: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
 _VISIBILITY = values.seconds(0.1, THIRTY_DAYS_S, from_text=False)
 _EXTENSION = values.seconds(0, THIRTY_DAYS_S, from_text=False)
 _MOMENT = values.moment(from_text=False)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
@@ -90,7 +89,7 @@ def due_in_us(
                 f"{named} is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
             )
         moment = _MOMENT.checked("due_at", due_at)
-        in_us = max(0, (moment - _EPOCH) // timedelta(microseconds=1) - now_us)
+        in_us = max(0, us_of(moment) - now_us)
         name, shown = "due_at", str(due_at)
     longest_us = longest_delay_us(period_us)
     if in_us > longest_us:

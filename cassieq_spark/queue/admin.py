@@ -255,9 +255,9 @@ async def _refuse_a_target(store: Store, name: QueueName) -> None:
 
 async def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused: bool) -> None:
     held = await stats(lane_of(store, row))
-    if if_unused and held.invisible:
+    if if_unused and held.in_flight:
         raise QueueInUse(
-            f"queue {row.name!r} has {held.invisible:,} messages in flight: consumers work on "
+            f"queue {row.name!r} has {held.in_flight:,} messages in flight: consumers work on "
             "them. Delete it when they have ended, or without if_unused"
         )
     if if_empty and held.total:

@@ -18,12 +18,13 @@ from cassieq_spark import tracing
 from cassieq_spark.errors import CassieqError, QueueDeleted, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.ids import Place
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message, us_of
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf, doors
@@ -322,7 +323,7 @@ class Ahead:
     async def _give_back(self) -> None:
         """Give back the messages that wait here, uncounted, as no consumer has seen them."""
         if left := self.shelf.clear():
-            await settle_in_background("release", self._lane, left, Release(is_counted=False))
+            await settle_in_background("release", self._lane, left, Release(count_delivery=False))
 
     async def _give_back_late(self) -> None:
         await give_back(self._lane, self.shelf.clear())

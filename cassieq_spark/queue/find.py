@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import Final
 
 from cassieq_spark.errors import QueueNotFound, UsageError
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, QueueName
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.options.option import did_you_mean
@@ -32,7 +34,7 @@ class QueueInfo:
     name: str
     settings: QueueSettings
     home_datacenter: str
-    created_us: int
+    created_at: datetime
     labels: Mapping[str, str]
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class QueueInfo:
             name=row.name,
             settings=row.settings,
             home_datacenter=row.home_datacenter,
-            created_us=row.created_us,
+            created_at=time_of(row.created_us),
             labels=row.labels,
         )
 

@@ -15,6 +15,7 @@ from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.model.settlement import Action, Extend, Reject, Release
@@ -26,11 +27,11 @@ from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message, time_of
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.put.together import Together, Where
 from cassieq_spark.queue.settle import settle
-from cassieq_spark.queue.settle.settle import Verdict, cancel
+from cassieq_spark.queue.settle.settle import AckResult, cancel
 from cassieq_spark.queue.waiting import Waiting, give_back
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
@@ -226,7 +227,7 @@ class Queue(OfOneProcess):
         visibility_timeout: Seconds | None = None,
         wait: Seconds = 0,
         consumer: str | None = None,
-        priority_at_least: int = 0,
+        min_priority: int = 0,
     ) -> list[Message]:
         """Lease messages: no other consumer gets them before the visibility timeout is over.
 
@@ -237,7 +238,7 @@ class Queue(OfOneProcess):
             visibility_timeout: 0.1 s to 30 days. Default: the queue's.
             wait: Seconds to wait for the first message.
             consumer: A name that ``stats`` shows. Default: host and process.
-            priority_at_least: Get only messages of this priority or a higher one.
+            min_priority: Get only messages of this priority or a higher one.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
@@ -247,7 +248,7 @@ class Queue(OfOneProcess):
         """
         most = arguments.count("max_messages", max_messages)
         lane = await self._current()
-        asked = visibility_timeout, consumer, priority_at_least
+        asked = visibility_timeout, consumer, min_priority
         wanted = GetRequest.checked(lane.settings, most, *asked, wait=wait)
         caller.if_left(self._hand_back)
         return await tracing.received(self.name, self._work.waiting.get(lane, wanted))
@@ -273,7 +274,7 @@ class Queue(OfOneProcess):
 
     @blocking
     @tracing.settles("ack_each")
-    async def ack_each(self, messages: Iterable[Held]) -> list[Verdict]:
+    async def ack_each(self, messages: Iterable[Held]) -> list[AckResult]:
         """Ack as `ack` does, but return a verdict for each message, in order, instead of an error.
 
         Raises:
@@ -312,12 +313,12 @@ class Queue(OfOneProcess):
     @blocking
     @tracing.settles("release")
     async def release(
-        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, is_counted: bool = True
+        self, messages: Held | Iterable[Held], *, delay: Seconds = 0, count_delivery: bool = True
     ) -> None:
         """Give messages back to all consumers, at once or after a delay. The receipts become stale.
 
         Args:
-            is_counted: Whether the delivery counts. Pass False only if no consumer saw the
+            count_delivery: Whether the delivery counts. Pass False only if no consumer saw the
                 messages.
 
         Raises:
@@ -329,7 +330,7 @@ class Queue(OfOneProcess):
         given = await self._checked(messages)
         lane = await self._current()
         due_us = lane.clock.now_us() + delay_us if delay_us else None
-        await self._settle(lane, given, Release(due_us=due_us, is_counted=is_counted))
+        await self._settle(lane, given, Release(due_us=due_us, count_delivery=count_delivery))
 
     @blocking
     @tracing.settles("reject")
@@ -416,8 +417,8 @@ class Queue(OfOneProcess):
         prefetch: int = 100,
         visibility_timeout: Seconds | None = None,
         idle_timeout: Seconds | None = None,
-        consumer: str | None = None,
-        priority_at_least: int = 0,
+        name: str | None = None,
+        min_priority: int = 0,
     ) -> Consumer:
         """Return a `Consumer`: messages one at a time at the cost of batches, in a ``with`` block.
 
@@ -427,13 +428,14 @@ class Queue(OfOneProcess):
             visibility_timeout: As for `get`. At least half of it is left when a message is handed
                 out, unless the store is slow.
             idle_timeout: Iteration ends when no message came for this long. Default: never.
-            consumer, priority_at_least: As for `get`.
+            name: The consumer's name, as ``consumer`` of `get`.
+            min_priority: As for `get`.
 
         Raises:
             OptionInvalid: An argument has a wrong form.
             QueueDeleted: The queue is gone.
         """
-        ways = self._ways(prefetch, visibility_timeout, consumer, priority_at_least)
+        ways = self._ways(prefetch, visibility_timeout, name, min_priority)
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         return Consumer(ways, idle_timeout_s=idle_s)
 

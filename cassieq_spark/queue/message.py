@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from math import inf
 from typing import ClassVar
@@ -15,6 +15,7 @@ from cassieq_spark.model import group as groups
 from cassieq_spark.model.bucket import Lease
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import LaneId, first_id, message_id_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.sizes import OFFLOAD_BYTES
 from cassieq_spark.queue.fetch import Found, Planned, fetch
@@ -22,7 +23,6 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES = 32
 _BYTES_OF_A_CHUNK = 4_096
 """To decode a chunk takes about as long as to copy so many bytes, however small it is."""
@@ -109,21 +109,6 @@ class Message:
             f"Message(message_id={self.message_id!r}, id={self.id}, body={body}, "
             f"tag={self.tag!r}, delivery_count={self.delivery_count})"
         )
-
-
-def time_of(time_us: int) -> datetime:
-    """Convert cluster microseconds to an aware datetime."""
-    return _EPOCH + timedelta(microseconds=time_us)
-
-
-def us_of(time: datetime) -> int:
-    """Convert an aware datetime to cluster microseconds."""
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-def show_time(moment: datetime | None) -> str | None:
-    """Format a time as ISO 8601, UTC."""
-    return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 async def read_messages(

@@ -19,8 +19,9 @@ from typing import Final
 
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, QueueDeleted, copied
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.message import Message, time_of
+from cassieq_spark.queue.message import Message
 
 
 @dataclass(eq=False, slots=True)

@@ -291,9 +291,9 @@ class Waiting:
         else:
             is_over = bool(found)
             if not found:
-                empty = range(party.terms.priority_at_least, lane.settings.priorities)
+                empty = range(party.terms.min_priority, lane.settings.priorities)
                 line = self._line.values()
-                others = [one for one in line if one.terms.priority_at_least in empty]
+                others = [one for one in line if one.terms.min_priority in empty]
                 is_over = len(others) == len(line)
                 behind += others
                 for one in behind:
@@ -354,7 +354,7 @@ async def give_back(lane: Lane, held: list[Receipt]) -> None:
     if not held:
         return
     try:
-        await settle_in_background("release", lane, held, Release(is_counted=False))
+        await settle_in_background("release", lane, held, Release(count_delivery=False))
     except CassieqError as error:
         # They come back when their leases run out.
         event(_logger, "give_back_unanswered", queue=lane.queue, error=str(error))

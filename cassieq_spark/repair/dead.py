@@ -26,6 +26,7 @@ from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.dead import Dead, DeadSet
 from cassieq_spark.model.group import with_group
 from cassieq_spark.model.ids import BucketNo, LaneId, first_id, union
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.sink_txn import (
     NO_BATCH,
@@ -41,7 +42,7 @@ from cassieq_spark.model.sink_txn import (
 from cassieq_spark.model.sizes import BUCKET_BYTES, BYTES_IN_FLIGHT
 from cassieq_spark.queue.fetch import Planned
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message, in_groups, read_messages, time_of
+from cassieq_spark.queue.message import Message, in_groups, read_messages
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.roll_forward import roll_forward
 from cassieq_spark.queue.sink import transaction

@@ -47,9 +47,9 @@ class Lead:
         """Renew the lead."""
         try:
             if not await self.take():
-                event(_logger, "lead_lost", name=self._name, error="another process leads")
+                event(_logger, "leadership_lost", name=self._name, error="another process leads")
         except StoreError as error:
-            event(_logger, "lead_lost", name=self._name, error=str(error))
+            event(_logger, "leadership_lost", name=self._name, error=str(error))
 
     async def give_up(self) -> None:
         """Give the lead up, so that the next process can take it at once."""
@@ -57,7 +57,7 @@ class Lead:
         try:
             await self._store.leaders.give_up(self._name, self._holder)
         except StoreError as error:
-            event(_logger, "lead_lost", name=self._name, error=str(error))
+            event(_logger, "leadership_lost", name=self._name, error=str(error))
 
 
 @asynccontextmanager

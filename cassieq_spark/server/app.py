@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.client import Client
-from cassieq_spark.errors import AuthenticationRefused, CassieqError
+from cassieq_spark.errors import CassandraLoginFailed, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
 from cassieq_spark.server import guards
@@ -169,7 +169,7 @@ class Gateway:
         restart brings that one; if it is set back, the client recovers by itself.
         """
         refusal = self.backend.refusal
-        if isinstance(refusal, AuthenticationRefused):
+        if isinstance(refusal, CassandraLoginFailed):
             return PlainTextResponse(f"{refusal.code}\n", status_code=503)
         return PlainTextResponse("alive\n")
 

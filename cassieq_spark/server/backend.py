@@ -258,7 +258,7 @@ class Backend:
         while self._client is None:
             try:
                 opened = await portal.asked(connected(self._open_client))
-            except (errors.AuthenticationRefused, errors.TlsFailed):
+            except (errors.CassandraLoginFailed, errors.TlsFailed):
                 raise
             except (errors.StoreUnavailable, errors.StoreTimeout) as error:
                 event(_logger, "gateway_waits", error=str(error))

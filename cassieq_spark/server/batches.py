@@ -19,7 +19,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import PutAmbiguous, ReceiptExpired, ReceiptInvalid, StoreError
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.settle import NEVER, Verdict
+from cassieq_spark.queue.settle.settle import NEVER, AckResult
 from cassieq_spark.server.backend import Backend
 
 T = TypeVar("T")
@@ -148,11 +148,11 @@ async def each(
     return [wrong[one] if one in wrong else next(answers) for one in receipts]
 
 
-async def acks(receipts: Sequence[str], queue: AsyncQueue) -> list[Verdict | ReceiptInvalid]:
+async def acks(receipts: Sequence[str], queue: AsyncQueue) -> list[AckResult | ReceiptInvalid]:
     """Ack receipts together; return for each its verdict, or why it is no receipt of the queue."""
     never = ReceiptInvalid(f"a receipt {NEVER}. Pass what a get of this queue returned")
     found = await each(receipts, queue.ack_each)
-    return [never if one is Verdict.INVALID else one for one in found]
+    return [never if one is AckResult.INVALID else one for one in found]
 
 
 async def failures(

@@ -4,7 +4,7 @@ Spark carries text only. It prints an error of a Python process with its whole t
 each of its causes, puts that into a Java error, logs it in several places, and prints it again in
 the errors that it makes of it. A cause is the Cassandra driver's dump, or a Java stack trace of
 another job. So an error of ours leaves without its causes and its inner frames, which are logged
-(event ``error_crossed``, DEBUG): its message quotes what they said.
+(event ``spark_error_shortened``, DEBUG): its message quotes what they said.
 
 In a function of ``foreachBatch`` a long text also costs a stack. When the query is told to stop,
 Spark looks into the function's error for an interruption, by a pattern that recurs for each
@@ -145,4 +145,4 @@ def _of_job(text: str) -> str:
 
 
 def _log(error: BaseException) -> None:
-    event(_logger, "error_crossed", error="".join(traceback.format_exception(error)))
+    event(_logger, "spark_error_shortened", error="".join(traceback.format_exception(error)))

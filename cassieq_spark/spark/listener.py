@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
 GAUGES: Final = {
-    "behind": ("cassieq_messages_behind", "Visible messages that no batch has taken yet."),
+    "lag": ("cassieq_messages_lag", "Visible messages that no batch has taken yet."),
     "in_flight": ("cassieq_messages_in_flight", "Leased messages, of all consumers of the queue."),
     "delayed": ("cassieq_messages_delayed", "Messages that are not due yet."),
     "dead": ("cassieq_messages_dead", "Dead messages that wait for repair to move them."),
@@ -106,7 +106,7 @@ class CassieqListener(StreamingQueryListener):
             for report, _ in self._ends.get(event.runId, []):
                 if not report["min_messages"]:
                     for one in (report, *report["queues"]):
-                        one |= {"behind": 0, "oldest_age_s": None}
+                        one |= {"lag": 0, "oldest_age_s": None}
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Ack the last batch that Spark has committed; a later one stays leased for a restart."""
@@ -161,7 +161,7 @@ class CassieqListener(StreamingQueryListener):
             gauge = GaugeMetricFamily(name, meaning, labels=["query", "queue"])
             for query, report in reports:
                 for one in report["queues"]:
-                    if one["behind"] is not None:
+                    if one["lag"] is not None:
                         gauge.add_metric([query, one["queue"]], one[key] or 0)
             yield gauge
         for key, (name, meaning) in COUNTERS.items():
@@ -201,7 +201,7 @@ def _report(latest: str | None) -> dict[str, Any] | None:
         found = json.loads(latest or "null")
     except ValueError:
         return None
-    if not isinstance(found, Mapping) or not {"queues", "behind", "ack_mode"} <= found.keys():
+    if not isinstance(found, Mapping) or not {"queues", "lag", "ack_mode"} <= found.keys():
         return None
     return dict(found)
 

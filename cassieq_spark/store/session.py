@@ -139,7 +139,7 @@ class CqlSession:
             OptionInvalid: A certificate or key file cannot be used; the error names it.
             StoreUnavailable: No node answers at the contact points; the error names them, and host
                 names without an address.
-            AuthenticationRefused: The nodes ask for a login, or refuse the given one.
+            CassandraLoginFailed: The nodes ask for a login, or refuse the given one.
             TlsFailed: This client refuses a node's certificate, or a node refuses the client's.
             UsageError: The cluster has no data centre of that name; the error lists its own.
         """

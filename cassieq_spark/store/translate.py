@@ -25,7 +25,7 @@ from cassandra.protocol import ErrorMessage
 from cassandra.protocol import RequestValidationException as RequestInvalid
 
 from cassieq_spark.errors import (
-    AuthenticationRefused,
+    CassandraLoginFailed,
     CassieqError,
     SchemaMissing,
     StoreError,
@@ -134,7 +134,7 @@ def translate(
 
 def why_shut_out(
     failures: Mapping[EndPoint, BaseException], options: ConnectionOptions
-) -> AuthenticationRefused | TlsFailed | None:
+) -> CassandraLoginFailed | TlsFailed | None:
     """Return why nodes refuse this client, by its last connections; None: not for login or TLS."""
     for node, error in list(failures.items()):
         if isinstance(error, LoginRefused) and _CANNOT_CHECK not in str(error):
@@ -185,7 +185,7 @@ def why_unconnected(
     errors = error.errors if isinstance(error, NoHostAvailable) else None
     by_node = errors if isinstance(errors, dict) else {}
     refused = why_shut_out(by_node, options)
-    if isinstance(refused, AuthenticationRefused):
+    if isinstance(refused, CassandraLoginFailed):
         return refused
     for one in by_node.values():
         if isinstance(one, LoginRefused):
@@ -221,15 +221,15 @@ def _without_address(options: ConnectionOptions) -> list[str]:
     return unknown
 
 
-def _not_let_in(options: ConnectionOptions, words: str) -> AuthenticationRefused:
+def _not_let_in(options: ConnectionOptions, words: str) -> CassandraLoginFailed:
     """Return the error that names the role; the password never appears in it."""
     where = options.addresses
     if options.login is None:
-        return AuthenticationRefused(
+        return CassandraLoginFailed(
             f"the cluster at {where} asks for a login ({words}). Set options 'username' and "
             "'password'"
         )
-    return AuthenticationRefused(
+    return CassandraLoginFailed(
         f"the cluster at {where} refuses the login of {options.login.username!r} ({words}). Is "
         "the password right, and may that role log in (LOGIN = true)?"
     )

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import FunctionInvalid
-from cassieq_spark.queue.message import Message, show_time, time_of
+from cassieq_spark.model.moments import show_time, time_of
+from cassieq_spark.queue.message import Message
 
 MOST_TEXT: Final = 500
 """How much of an error's text goes into an error or an event of ours."""

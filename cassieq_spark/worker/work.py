@@ -29,8 +29,9 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import Backoff
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.message import Message, us_of
+from cassieq_spark.queue.message import Message
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
 
@@ -80,7 +81,7 @@ class WorkSettings:
     timeout_s: float = inf
     grace_s: float = 30.0
     idle_s: float = inf
-    priority_at_least: int = 0
+    min_priority: int = 0
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -106,8 +107,7 @@ class _Pool:
         self.consumer = queue.consumer(
             prefetch=settings.prefetch,
             visibility_timeout=self.visibility_s,
-            consumer=None,
-            priority_at_least=settings.priority_at_least,
+            min_priority=settings.min_priority,
         )
         self.clock = SystemClock()
         self.rng = generator()
@@ -256,10 +256,10 @@ class _Slot:
             self.state = _State.WORKS
             if pool.stopped.is_set():
                 # Nobody has seen it: another worker gets it at once.
-                self._release(message, is_counted=False)
+                self._release(message, count_delivery=False)
                 return
             if not process.send(message):
-                self._release(message, is_counted=False)
+                self._release(message, count_delivery=False)
                 break
             if not self._work(process, message):
                 break
@@ -319,8 +319,10 @@ class _Slot:
         )
         self._release(message, delay_s=delay_s)
 
-    def _release(self, message: Message, *, delay_s: float = 0.0, is_counted: bool = True) -> None:
-        release = partial(self._pool.queue.release, delay=delay_s, is_counted=is_counted)
+    def _release(
+        self, message: Message, *, delay_s: float = 0.0, count_delivery: bool = True
+    ) -> None:
+        release = partial(self._pool.queue.release, delay=delay_s, count_delivery=count_delivery)
         self._settle(message, partial(release, message))
 
     def _ack(self, message: Message) -> None:

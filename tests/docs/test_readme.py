@@ -37,7 +37,7 @@ def test_readme_example_moves_the_large_orders(
     with cassieq.connect(cassandra.contact_points, keyspace="cassieq_readme") as client:
         stats = {name: client.queue(name).stats() for name in ("orders", "large-orders")}
     assert {"orders": 0, "large-orders": 100} == {name: one.visible for name, one in stats.items()}
-    assert {"orders": 0, "large-orders": 0} == {name: one.invisible for name, one in stats.items()}
+    assert {"orders": 0, "large-orders": 0} == {name: one.in_flight for name, one in stats.items()}
 
 
 def test_the_clients_guide_gets_what_it_has_put(
@@ -51,7 +51,7 @@ def test_the_clients_guide_gets_what_it_has_put(
     assert printed.startswith("b'hello' greeting {'to': 'ada'} 1\n")
     with cassieq.connect(cassandra.contact_points, keyspace="cassieq_guide") as client:
         stats = client.queue("mail").stats()
-    assert (0, 0, 0) == (stats.visible, stats.delayed, stats.invisible)
+    assert (0, 0, 0) == (stats.visible, stats.delayed, stats.in_flight)
 
 
 def test_the_guide_of_asyncio_acks_all(
@@ -64,7 +64,7 @@ def test_the_guide_of_asyncio_acks_all(
     assert "b'hello' {'to': 'ada'}\n" == capsys.readouterr().out
     with cassieq.connect(cassandra.contact_points, keyspace="cassieq_asyncio") as client:
         stats = client.queue("mail").stats()
-    assert (0, 0) == (stats.visible, stats.invisible)
+    assert (0, 0) == (stats.visible, stats.in_flight)
 
 
 def test_the_guide_of_scheduled_messages_cancels_one(

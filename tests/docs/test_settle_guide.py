@@ -48,7 +48,7 @@ def test_the_settle_guide_acks_one_order_releases_one_and_buries_one(
     ] == (settled)
     with cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client:
         stats = client.queue("orders").stats()
-        assert (0, 0, 1) == (stats.visible, stats.invisible, stats.dead)
+        assert (0, 0, 1) == (stats.visible, stats.in_flight, stats.dead)
         client.repair("orders")
         (moved,) = client.queue("orders.dead").get()
     assert (b"no JSON", "not an order") == (moved.body, moved.headers["cassieq-reason"])

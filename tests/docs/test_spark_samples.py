@@ -74,7 +74,7 @@ def test_the_split_of_a_filter_keeps_both_parts(
 
     assert 3 == client.queue("large-orders").stats().visible
     assert 4 == client.queue("small-orders").stats().visible
-    assert (0, 0) == (source.stats().visible, source.stats().invisible)
+    assert (0, 0) == (source.stats().visible, source.stats().in_flight)
 
 
 def test_a_copy_in_parquet_is_restored_once_however_often_it_is_run(

@@ -46,4 +46,4 @@ def test_the_guide_of_workers_sends_a_mail(
 
     assert 0 == ended.code
     assert TIME.sub("", command[2]) == TIME.sub("", ended.err + ended.out)
-    assert 0 == queue.stats().invisible
+    assert 0 == queue.stats().in_flight

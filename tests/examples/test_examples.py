@@ -88,7 +88,7 @@ def test_retry_with_backoff(run: Run, cli: CommandLine, client: cassieq.Client) 
     (letter,) = client.queue("payments.dead").peek()
     assert (b"broken", "4") == (letter.body, letter.headers["cassieq-deliveries"])
     stats = client.queue("payments").stats()
-    assert (0, 0, 0) == (stats.visible, stats.invisible, stats.dead)
+    assert (0, 0, 0) == (stats.visible, stats.in_flight, stats.dead)
 
 
 def test_a_producer_in_fastapi(cli: CommandLine, client: cassieq.Client) -> None:

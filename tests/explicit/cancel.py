@@ -190,7 +190,7 @@ class CancelWorld:
         at = _changing("claims", number)
         if one.late is not None:
             back = lease_rules.release(
-                state.row, {one.late: None}, now_us=state.now * TICK_US, is_counted=False
+                state.row, {one.late: None}, now_us=state.now * TICK_US, count_delivery=False
             )
             yield "gives back what came late", at(_written(state, back), late=None)
         elif one.held is not None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, judged
+from cassieq_spark.model.dedup import Entry, PutState, by_manifest, judged
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs
 
 Step = tuple[str, "State"]
@@ -265,12 +265,12 @@ class DedupWorld:
             row=_ROWS[call.row],
             low=int(state.dropped[at] and self.rules.believes_low) * (at + 1),
         )
-        if verdict is Verdict.KEPT:
+        if verdict is PutState.KEPT:
             # The order of this read does not matter: what is kept is never changed.
             verdict = by_manifest(_entry(at), _ONE if state.kept[at] else None)
-        if verdict is Verdict.OPEN and self.rules.closes:
+        if verdict is PutState.OPEN and self.rules.closes:
             yield "closes its bucket", self._closed(state, number, at)
-        elif verdict is not Verdict.HAPPENED:
+        elif verdict is not PutState.HAPPENED:
             yield "finds that it never happened", _call(state, number, step="take", **_READ)
         elif self._is_old(state, call.known):
             yield "finds that it is old", _call(state, number, step="take", **_READ)

@@ -103,7 +103,7 @@ class Settle(Network):
                 due_us = now_us + TICK_US
                 return rules.release(row, runs, now_us=now_us, due_us=due_us), None
             case "late release":
-                return rules.release(row, runs, now_us=now_us, is_counted=False), None
+                return rules.release(row, runs, now_us=now_us, count_delivery=False), None
             case "extend":
                 after = receipt._replace(until_us=later_us)
                 return rules.extend(row, runs, until_us=later_us, now_us=now_us), after

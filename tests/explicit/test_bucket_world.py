@@ -149,7 +149,7 @@ def revise_under_the_old_id(
 
 
 def release_uncounted(row: Bucket, released: Mapping[UUID, Runs], **rest: Any) -> Bucket:
-    return lease_rules.release(row, released, **{**rest, "is_counted": False})
+    return lease_rules.release(row, released, **{**rest, "count_delivery": False})
 
 
 def release_whole_row(row: Bucket, _: Mapping[UUID, Runs], **rest: Any) -> Bucket:

@@ -414,7 +414,9 @@ def time_of_the_first(_: RowWriter, batch: list[Entry], moment: Moment) -> Momen
 
 
 def whole_leases(leases: Any) -> Settle:
-    return Settle(asks=tuple(Ask(one.lease_id, Release(is_counted=False), None) for one in leases))
+    return Settle(
+        asks=tuple(Ask(one.lease_id, Release(count_delivery=False), None) for one in leases)
+    )
 
 
 def counted(leases: Any) -> Settle:

@@ -58,7 +58,7 @@ def test_a_driver_killed_in_mid_batch_loses_and_doubles_nothing(
     script.wait_for(announced.name)
     moved = 500 * (batch + (point == "committed"))
     assert moved == target.queue.stats().visible
-    assert 1_300 - 500 * batch == streams.queue.stats().visible + streams.queue.stats().invisible
+    assert 1_300 - 500 * batch == streams.queue.stats().visible + streams.queue.stats().in_flight
     script.kill()
 
     assert moved == target.look().count()

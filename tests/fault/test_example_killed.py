@@ -87,7 +87,7 @@ def test_a_recipe_killed_in_mid_batch_loses_and_doubles_nothing(
     script = start_script(CHILD, str(EXAMPLE), env=environment)
     script.wait_until(announced.exists, point, deadline_s=300)
     with cassieq.connect(cassandra.contact_points, keyspace=keyspace) as client:
-        assert leased == tuple(client.queue(name).stats().invisible for name in READ)
+        assert leased == tuple(client.queue(name).stats().in_flight for name in READ)
         assert 101 == client.queue("json.valid").stats().visible
     script.kill()
 
@@ -107,4 +107,4 @@ def test_a_recipe_killed_in_mid_batch_loses_and_doubles_nothing(
     assert 101 == len({one.message_id for one in valid})
     assert {"no valid order"} == {one.headers["cassieq-reason"] for one in letters}
     assert 3 == len(letters)
-    assert [(0, 0, 0)] * 2 == [(one.visible, one.invisible, one.dead) for one in left]
+    assert [(0, 0, 0)] * 2 == [(one.visible, one.in_flight, one.dead) for one in left]

@@ -77,7 +77,7 @@ class Both:
             self.other.queue.ack(messages)
             found += described(messages)
         stats = self.other.queue.stats()
-        assert (0, 0, 0) == (stats.visible, stats.invisible, stats.delayed)
+        assert (0, 0, 0) == (stats.visible, stats.in_flight, stats.delayed)
         return sorted(found)
 
 
@@ -220,7 +220,7 @@ def the_other_two_are_leased(both: Both, before: list[Message], got: list[Messag
 
 def _lease_is_the_only_one(both: Both, got: list[Message], *, already: int = 0) -> None:
     stats = both.other.queue.stats()
-    assert (0, len(got) + already) == (stats.visible, stats.invisible)
+    assert (0, len(got) + already) == (stats.visible, stats.in_flight)
     assert [] == both.other.queue.get(10)
 
 

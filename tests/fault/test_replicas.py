@@ -134,7 +134,7 @@ def test_a_node_may_go_and_come_back_between_any_two_steps(
         door.ack(claimed)
         assert [] == door.drain()
         stats = door.queue.stats()
-        assert (0, 0) == (stats.visible, stats.invisible)
+        assert (0, 0) == (stats.visible, stats.in_flight)
 
 
 @pytest.mark.sample

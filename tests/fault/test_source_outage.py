@@ -141,7 +141,7 @@ def test_queries_outlast_an_outage_of_half_a_minute_and_one_that_cannot_says_why
     # Its second batch is in Spark's commit log, and was not acked.
     failed = running["impatient"]
     assert (2 * A_BATCH, [0, 1]) == (len(failed.seen.rows), failed.seen.batch_ids)
-    assert A_BATCH <= failed.streams.queue.stats().invisible
+    assert A_BATCH <= failed.streams.queue.stats().in_flight
     rest = failed.streams.drain(**OPTIONS)
     assert bodies(0, MESSAGES) == failed.seen.bodies + rest.bodies
     assert failed.streams.is_empty()

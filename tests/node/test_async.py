@@ -55,7 +55,7 @@ def run(cassandra: EmbeddedCassandra, queue: cassieq.Queue) -> Run:
 def lie(queue: cassieq.Queue) -> tuple[int, int]:
     """Visible, invisible."""
     stats = queue.stats()
-    return stats.visible, stats.invisible
+    return stats.visible, stats.in_flight
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -232,7 +232,7 @@ def test_a_get_that_is_cancelled_keeps_no_message(run: Run, queue: cassieq.Queue
             await putting
             for found in ended:
                 if isinstance(found, list):  # it was faster
-                    await opened.release(found, is_counted=False)
+                    await opened.release(found, count_delivery=False)
 
     run(work)  # at its end everything is given back
     assert (40, 0) == lie(queue)
@@ -458,7 +458,7 @@ def test_errors_are_those_of_the_synchronous_client(run: Run, queue: cassieq.Que
     async def work(client: cassieq.AsyncClient, opened: cassieq.AsyncQueue) -> None:
         with pytest.raises(cassieq.QueueNotFound):
             await client.queue("no-such-queue")
-        for arguments in ({"wait": -1}, {"visibility_timeout": 0}, {"priority_at_least": 7}):
+        for arguments in ({"wait": -1}, {"visibility_timeout": 0}, {"min_priority": 7}):
             with pytest.raises(UsageError):
                 await opened.get(**arguments)  # type: ignore[arg-type]  # wrong on purpose
         waiting = asyncio.create_task(opened.get(wait=60))

@@ -310,7 +310,7 @@ def test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and
     assert messages == len({one.id for one in found}) == len({one.body for one in found})
     assert all(one.proof is not None and one.proof.first < bucket_size for one in found)
     graves.queue.ack(found)
-    assert (0, 0) == (graves.queue.stats().visible, graves.queue.stats().invisible)
+    assert (0, 0) == (graves.queue.stats().visible, graves.queue.stats().in_flight)
 
 
 def test_no_more_buckets_are_opened_ahead_than_are_expected(open_door: OpenDoor) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import CasAmbiguous, OptionInvalid, QueueDeleted, StoreError
 from cassieq_spark.model.bucket import Status
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
 
@@ -50,7 +50,7 @@ def test_what_nobody_was_given_is_cancelled_once_and_for_all(open_door: OpenDoor
     assert [b"other"] == got(door)
     assert door.queue.cancel(other) is False
     stats = door.queue.stats()
-    assert (0, 1, 0, 0) == (stats.visible, stats.invisible, stats.delayed, stats.scheduled)
+    assert (0, 1, 0, 0) == (stats.visible, stats.in_flight, stats.delayed, stats.scheduled)
 
 
 def test_what_was_given_to_somebody_is_not_cancelled(open_door: OpenDoor) -> None:
@@ -58,7 +58,7 @@ def test_what_was_given_to_somebody_is_not_cancelled(open_door: OpenDoor) -> Non
     held, released, unseen, acked = door.queue.put_many([b"h", b"r", b"u", b"a"])
     messages = {one.body: one for one in door.queue.get(4)}
     door.queue.release(messages[b"r"])
-    door.queue.release(messages[b"u"], is_counted=False)
+    door.queue.release(messages[b"u"], count_delivery=False)
     door.queue.ack(messages[b"a"])
 
     assert [False, False, True, False] == [
@@ -167,7 +167,7 @@ def test_u14_whoever_is_delivered_to_meanwhile_has_it(open_door: OpenDoor) -> No
     door = open_door(**QUICK)
     other = open_door(**QUICK)
     wanted = door.queue.put(b"wanted")
-    other.queue.release(other.queue.get(), is_counted=False)
+    other.queue.release(other.queue.get(), count_delivery=False)
     taken: list[bytes] = []
     door.faults.before("update_bucket", lambda: taken.extend(got(other)))
 

@@ -26,10 +26,10 @@ from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.lease import claimable
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.claim import Claimer, Holder, give_back, mean_bytes
 from cassieq_spark.queue.get.queue_reader import QueueReader
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.encode import Packed
 from cassieq_spark.queue.put.results import Placed

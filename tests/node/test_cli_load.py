@@ -30,7 +30,7 @@ def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
 def lie(queue: cassieq.Queue) -> tuple[int, int]:
     """Visible, invisible."""
     stats = queue.stats()
-    return stats.visible, stats.invisible
+    return stats.visible, stats.in_flight
 
 
 def test_produce_puts_so_many_messages_of_that_size_and_says_how_fast(
@@ -204,7 +204,7 @@ def test_watch_prints_json_lines_where_there_is_no_terminal(
         assert (queue.name, 2, 1, {"me": 1}) == (
             found["queue"],
             found["visible"],
-            found["invisible"],
+            found["in_flight"],
             found["consumers"],
         )
         assert found["at"].endswith("+00:00")

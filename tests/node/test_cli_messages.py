@@ -15,7 +15,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
@@ -44,7 +44,7 @@ def bodies(queue: cassieq.Queue) -> list[bytes]:
 
 def lie(queue: cassieq.Queue) -> dict[str, int]:
     stats = queue.stats()
-    return {"visible": stats.visible, "invisible": stats.invisible, "delayed": stats.delayed}
+    return {"visible": stats.visible, "in_flight": stats.in_flight, "delayed": stats.delayed}
 
 
 # --- put ------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_put_takes_a_message_id_and_a_delay(cli: CommandLine, queue: cassieq.Que
     done = cli("put", queue.name, "x", "--message-id", chosen, "--delay", "10m", "--json")
 
     assert (0, {"message_id": chosen}) == (done.code, done.object)
-    assert {"visible": 0, "invisible": 0, "delayed": 1} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 1} == lie(queue)
 
 
 def test_what_is_put_with_a_time_is_scheduled_and_cancelled_once(
@@ -93,7 +93,7 @@ def test_a_time_that_is_none_is_refused_by_its_flag(cli: CommandLine, queue: cas
         assert 2 == done.code
         assert f"--due-at is {wrong!r}, allowed: a time with a time zone" in done.err
     assert 2 == cli("cancel", queue.name, "no-uuid").code
-    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_put_takes_a_time_to_live(cli: CommandLine, queue: cassieq.Queue) -> None:
@@ -190,12 +190,12 @@ def test_get_prints_receipt_and_body_on_a_line_and_ack_takes_it_back(
     receipt, _, body = got.lines[0].partition("\t")
 
     assert (0, 1, "two\\nlines") == (got.code, len(got.lines), body)
-    assert {"visible": 0, "invisible": 1, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 1, "delayed": 0} == lie(queue)
 
     acked = cli("ack", queue.name, "-", stdin=got.out)
 
     assert (0, f"acked\t{receipt}\n") == (acked.code, acked.out)
-    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_get_in_json_has_the_whole_message_and_says_where_a_body_is_base64(
@@ -222,7 +222,7 @@ def test_get_in_json_has_the_whole_message_and_says_where_a_body_is_base64(
         binary["headers"],
     )
     queue.ack([text["receipt"], binary["receipt"]])
-    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_a_body_that_is_no_text_is_marked_on_its_line(
@@ -251,7 +251,7 @@ def test_get_with_ack_leaves_nothing_to_ack(cli: CommandLine, queue: cassieq.Que
     done = cli("get", queue.name, "--max", "5", "--ack")
 
     assert (0, 2) == (done.code, len(done.lines))
-    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 @pytest.mark.parametrize("command", ["get", "peek"])
@@ -277,7 +277,7 @@ def test_peek_leases_nothing_and_has_no_receipt(cli: CommandLine, queue: cassieq
 
     assert (0, f"{message_id}\tx\n") == (text.code, text.out)
     assert (None, None) == (found["receipt"], found["visible_until"])
-    assert {"visible": 1, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 1, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_ack_of_a_receipt_that_was_never_handed_out_is_invalid_and_exit_code_1(
@@ -313,7 +313,7 @@ def test_ack_has_a_verdict_for_each_and_exit_code_1_if_one_is_stale(
         {"receipt": stale, "verdict": "stale"},
         {"receipt": done_before, "verdict": "already_acked"},
     ] == done.objects
-    assert {"visible": 1, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 1, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_ack_takes_lines_as_get_prints_them_in_json_too(
@@ -325,7 +325,7 @@ def test_ack_takes_lines_as_get_prints_them_in_json_too(
     done = cli("ack", queue.name, "-", stdin=got.out + "\n")
 
     assert (0, 2) == (done.code, len(done.lines))
-    assert {"visible": 0, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_what_is_no_receipt_is_refused_and_nothing_is_acked(
 
     assert (1, "") == (done.code, done.out)
     assert "[cassieq:receipt_invalid]" in done.err
-    assert {"visible": 0, "invisible": 1, "delayed": 0} == lie(queue)
+    assert {"visible": 0, "in_flight": 1, "delayed": 0} == lie(queue)
 
 
 # --- pipes and signals ----------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_a_reader_that_went_away_is_quiet_and_what_it_did_not_read_is_given_back
     done = end_of_stderr(process)
 
     assert (141, "") == done
-    assert {"visible": 100, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 100, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_ctrl_c_while_get_waits_ends_it_with_130_and_nothing_leased(
@@ -375,7 +375,7 @@ def test_ctrl_c_while_get_waits_ends_it_with_130_and_nothing_leased(
 
     assert (130, "", "") == (done.code, done.out, done.err)
     client.queue(queue.name).put(b"x")
-    assert {"visible": 1, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 1, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def test_a_signal_between_a_claim_and_its_receipts_gives_the_messages_back(
@@ -393,7 +393,7 @@ def test_a_signal_between_a_claim_and_its_receipts_gives_the_messages_back(
     done = cli("get", queue.name, "--max", "2", "--ack")
 
     assert (130, "") == (done.code, done.out)
-    assert {"visible": 2, "invisible": 0, "delayed": 0} == lie(queue)
+    assert {"visible": 2, "in_flight": 0, "delayed": 0} == lie(queue)
 
 
 def end_of_stderr(process: subprocess.Popen[bytes]) -> tuple[int, str]:

@@ -79,7 +79,7 @@ def full() -> Iterator[int]:
 
 def lie(queue: cassieq.Queue) -> tuple[int, int]:
     stats = queue.stats()
-    return stats.visible, stats.invisible
+    return stats.visible, stats.in_flight
 
 
 def said_by(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:

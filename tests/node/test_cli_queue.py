@@ -188,11 +188,11 @@ def test_show_has_settings_and_what_is_in_the_queue(cli: CommandLine, queue: cas
 
     assert (1, 2, {"me": 2}) == (
         found["stats"]["visible"],
-        found["stats"]["invisible"],
+        found["stats"]["in_flight"],
         found["stats"]["consumers"],
     )
     assert 600 == found["visibility_timeout_s"]
-    assert ["stats.invisible", "2"] in [line.split() for line in text.lines]
+    assert ["stats.in_flight", "2"] in [line.split() for line in text.lines]
 
 
 def test_alter_changes_what_it_is_told_and_resets_to_the_default(

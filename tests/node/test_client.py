@@ -148,10 +148,10 @@ def test_stats_tell_the_places_of_messages_apart(door: Door) -> None:
     door.put(b"later", delay_s=60)
     claimed = portal.run(door.reader().get(2))
     stats = door.queue.stats()
-    counts = (stats.visible, stats.invisible, stats.delayed, stats.dead)
+    counts = (stats.visible, stats.in_flight, stats.delayed, stats.dead)
     assert (2, 2, 1, 0) == counts
     door.ack(claimed)
-    assert (2, 0) == (door.queue.stats().visible, door.queue.stats().invisible)
+    assert (2, 0) == (door.queue.stats().visible, door.queue.stats().in_flight)
 
 
 def test_forget_sink_knows_whose_sink_it_is(open_door: OpenDoor) -> None:

@@ -46,7 +46,7 @@ def plan_renewal(consumer: cassieq.Consumer) -> None:
 
 def is_over(door: Door) -> bool:
     stats = door.queue.stats()
-    return (stats.visible, stats.invisible, stats.delayed, stats.dead) == (0, 0, 0, 0)
+    return (stats.visible, stats.in_flight, stats.delayed, stats.dead) == (0, 0, 0, 0)
 
 
 def test_a_loop_over_a_consumer_takes_everything_once_and_acks_it(
@@ -87,9 +87,9 @@ def test_flush_returns_when_acks_are_stored(door: Door, monkeypatch: pytest.Monk
         message = consumer.get(wait=30)
         assert message is not None
         consumer.ack(message)
-        assert 3 == door.queue.stats().invisible
+        assert 3 == door.queue.stats().in_flight
         consumer.flush()
-        assert 2 == door.queue.stats().invisible
+        assert 2 == door.queue.stats().in_flight
 
 
 @pytest.mark.invariant("I2")

@@ -16,7 +16,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.rows.writer import SHARED_FOR_US
 from cassieq_spark.queue.get.choice import LEFT_FOR_S
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.queues import StillClock, cost, to_the_next_minute
@@ -235,8 +235,8 @@ def test_a_receipt_of_another_client_is_acked_though_the_row_as_left_does_not_kn
     mine, theirs = two
     backlog(mine, 10)
     (message,) = theirs.queue.get(1)
-    assert [Verdict.ACKED] == mine.queue.ack_each([message.receipt])
-    assert [Verdict.ALREADY_ACKED] == theirs.queue.ack_each([message.receipt])
+    assert [AckResult.ACKED] == mine.queue.ack_each([message.receipt])
+    assert [AckResult.ALREADY_ACKED] == theirs.queue.ack_each([message.receipt])
 
 
 @pytest.mark.invariant("I4")
@@ -245,7 +245,7 @@ def test_what_another_client_has_acked_is_not_acked_again(two: tuple[Door, Door]
     backlog(mine, 10)
     (message,) = mine.queue.get(1)
     theirs.queue.ack(message.receipt)
-    assert [Verdict.ALREADY_ACKED] == mine.queue.ack_each([message])
+    assert [AckResult.ALREADY_ACKED] == mine.queue.ack_each([message])
 
 
 @pytest.mark.invariant("I3")
@@ -257,7 +257,7 @@ def test_what_another_client_has_got_since_is_stale(two: tuple[Door, Door]) -> N
     theirs.clock.advance(10)
     again = theirs.queue.get(3)
     assert message.message_id in {one.message_id for one in again}
-    assert [Verdict.STALE] == mine.queue.ack_each([message])
+    assert [AckResult.STALE] == mine.queue.ack_each([message])
 
 
 @pytest.mark.invariant("I2")

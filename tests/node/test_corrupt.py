@@ -265,7 +265,7 @@ def test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get(door: Door)
         (door.lane.lane_id,),
     )
     assert [b"b", b"c"] == sorted(one.body for one in door.queue.get(10))
-    assert 3 == door.queue.stats().invisible
+    assert 3 == door.queue.stats().in_flight
     door.queue.put(b"later")
     assert [b"later"] == [one.body for one in door.queue.get(10)]
     door.clock.advance(60)

@@ -15,7 +15,7 @@ from cassieq_spark.errors import OptionInvalid, PutAmbiguous, QueueDeleted, Stor
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.ids import BucketNo
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.dedup import YOUNG_US
 from cassieq_spark.queue.put.producer import Producer

@@ -10,9 +10,9 @@ import pytest
 from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueExists
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lanes import DueLane
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.lanes import Monoton

@@ -9,11 +9,11 @@ import pytest
 
 from cassieq_spark.errors import PutAmbiguous, QueueDeleted
 from cassieq_spark.model.lanes import DueLane
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue import schedule
 from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.reader import Reader
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash

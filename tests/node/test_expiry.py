@@ -45,7 +45,7 @@ def test_a_message_lives_to_the_end_of_its_minute_and_is_then_seen_by_nobody(
     door.queue.put(b"for ever")
     if is_sealed:
         first = door.queue.get(1, visibility_timeout=5)  # seals it, and puts one back
-        door.queue.release(first, is_counted=False)
+        door.queue.release(first, count_delivery=False)
     door.clock.advance(60)
     assert 3 == door.queue.stats().visible
     assert 3 == len(door.queue.peek())

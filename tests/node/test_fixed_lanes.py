@@ -96,8 +96,8 @@ def test_a_wrong_priority_or_key_is_refused_before_anything_is_written(
 
     with pytest.raises(OptionInvalid, match=says):
         door.queue.put(b"m", **wrong)
-    with pytest.raises(OptionInvalid, match="priority_at_least is 3"):
-        door.queue.get(priority_at_least=3)
+    with pytest.raises(OptionInvalid, match="min_priority is 3"):
+        door.queue.get(min_priority=3)
     assert 0 == door.queue.stats().visible
 
 
@@ -119,9 +119,9 @@ def test_a_get_may_ask_for_the_higher_priorities_only(open_door: OpenDoor) -> No
     for priority in range(3):
         queue.put(b"%d" % priority, priority=priority)
 
-    assert [b"2", b"1"] == bodies(queue.get(priority_at_least=1))
-    assert [] == queue.get(priority_at_least=1)
-    with queue.consumer(priority_at_least=1) as consumer:
+    assert [b"2", b"1"] == bodies(queue.get(min_priority=1))
+    assert [] == queue.get(min_priority=1)
+    with queue.consumer(min_priority=1) as consumer:
         assert consumer.get(0) is None
     assert [b"0"] == bodies(queue.get())
 
@@ -197,9 +197,9 @@ def test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own(
 
     assert [b"1:%d" % at for at in range(4)] == bodies(door.queue.get(12))
     counted = door.queue.stats()
-    assert (0, 8) == (counted.visible, counted.invisible)
+    assert (0, 8) == (counted.visible, counted.in_flight)
     door.queue.ack([*by_priority[2][:2], updated, by_priority[2][3]])
-    assert 4 == door.queue.stats().invisible
+    assert 4 == door.queue.stats().in_flight
 
 
 def test_receipts_of_all_lanes_are_acked_together_with_a_verdict_each(open_door: OpenDoor) -> None:
@@ -230,7 +230,7 @@ def test_a_consumer_hands_out_acks_and_renews_over_lanes(open_door: OpenDoor) ->
 
     assert dict.fromkeys(sent, 1) == dict(seen)
     counted = door.queue.stats()
-    assert (0, 0) == (counted.visible, counted.invisible)
+    assert (0, 0) == (counted.visible, counted.in_flight)
 
 
 def test_stats_count_all_lanes_and_each_priority(open_door: OpenDoor) -> None:
@@ -242,7 +242,7 @@ def test_stats_count_all_lanes_and_each_priority(open_door: OpenDoor) -> None:
     counted = door.queue.stats()
 
     assert {0: 5, 1: 0, 2: 7} == counted.by_priority
-    assert (12, 2, 0) == (counted.visible, counted.delayed, counted.invisible)
+    assert (12, 2, 0) == (counted.visible, counted.delayed, counted.in_flight)
 
 
 def test_peek_and_browse_show_the_highest_priority_first(

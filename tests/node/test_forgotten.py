@@ -109,7 +109,7 @@ def test_a_receipt_outlives_what_the_client_knows_of_its_queue(
     again = own.queue(first)
     assert [] == again.get()
     again.extend(held, 60)
-    assert [cassieq.Verdict.ACKED] * 2 == again.ack_each(held)
+    assert [cassieq.AckResult.ACKED] * 2 == again.ack_each(held)
 
 
 def test_a_consumer_that_runs_is_not_forgotten(own: cassieq.Client, queue_name: str) -> None:
@@ -125,7 +125,7 @@ def test_a_consumer_that_runs_is_not_forgotten(own: cassieq.Client, queue_name: 
         message = consumer.get(30)
         assert message is not None
         consumer.ack(message)
-    assert 0 == again.stats().invisible
+    assert 0 == again.stats().in_flight
 
 
 @pytest.mark.parametrize("who", ["handle", "client"])

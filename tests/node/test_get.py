@@ -195,7 +195,7 @@ def test_an_ack_is_harmless_the_second_time(door: Door) -> None:
     message = one_held(door)
     door.queue.ack(message)
     door.queue.ack(message.receipt)
-    assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.ALREADY_ACKED] == door.queue.ack_each([message])
 
 
 @pytest.mark.invariant("I3")
@@ -208,7 +208,7 @@ def test_a_list_is_acked_but_for_what_is_stale_and_that_is_named(open_door: Open
     with pytest.raises(cassieq.ReceiptExpired) as raised:
         door.queue.ack(messages)
     assert (messages[2].receipt,) == raised.value.refused
-    assert (0, 1) == (other.queue.stats().visible, other.queue.stats().invisible)
+    assert (0, 1) == (other.queue.stats().visible, other.queue.stats().in_flight)
     other.queue.ack(again)
     assert {"drained": 1} == other.queue.stats().buckets
 
@@ -219,10 +219,10 @@ def test_each_message_has_its_verdict(door: Door) -> None:
     door.queue.ack(messages[0])
     door.queue.release(messages[1])
     assert [
-        cassieq.Verdict.ALREADY_ACKED,
-        cassieq.Verdict.STALE,
-        cassieq.Verdict.ACKED,
-        cassieq.Verdict.ACKED,
+        cassieq.AckResult.ALREADY_ACKED,
+        cassieq.AckResult.STALE,
+        cassieq.AckResult.ACKED,
+        cassieq.AckResult.ACKED,
     ] == door.queue.ack_each(messages)
 
 
@@ -232,7 +232,7 @@ def test_an_ack_after_the_bucket_was_dropped_says_already_acked(door: Door) -> N
     door.queue.get()
     door.clock.advance(60)
     assert 1 == door.client.repair(door.queue.name).queues[0].dropped
-    assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.ALREADY_ACKED] == door.queue.ack_each([message])
 
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,11 +246,11 @@ def test_where_the_store_cannot_say_the_verdict_is_unknown_and_asking_again_is_s
     hurried(monkeypatch)
     message = one_held(door)
     door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=500)
-    assert [cassieq.Verdict.UNKNOWN] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.UNKNOWN] == door.queue.ack_each([message])
     with pytest.raises(CasAmbiguous):
         door.queue.ack(one_held(door, b"other"))
     door.faults._plan.clear()
-    assert [cassieq.Verdict.ACKED] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.ACKED] == door.queue.ack_each([message])
 
 
 def test_an_ack_whose_answers_are_lost_is_told_by_its_tag_that_it_happened(
@@ -259,7 +259,7 @@ def test_an_ack_whose_answers_are_lost_is_told_by_its_tag_that_it_happened(
     hurried(monkeypatch)
     message = one_held(door)
     door.faults.plan("update_bucket", Fault.TIMEOUT_AFTER, times=500)
-    assert [cassieq.Verdict.ACKED] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.ACKED] == door.queue.ack_each([message])
 
 
 @pytest.mark.usefixtures("still_time")
@@ -682,9 +682,9 @@ def test_a_receipt_of_no_delivery_has_another_verdict_than_a_store_that_cannot_s
     no_message = replace(proof, lease_id=new_uuid(), first=9, last=9).encode()
 
     assert [
-        cassieq.Verdict.ACKED,
-        cassieq.Verdict.INVALID,
-        cassieq.Verdict.INVALID,
+        cassieq.AckResult.ACKED,
+        cassieq.AckResult.INVALID,
+        cassieq.AckResult.INVALID,
     ] == door.queue.ack_each([good, no_bucket, no_message])
     for never in (no_bucket, no_message):
         with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
@@ -694,7 +694,7 @@ def test_a_receipt_of_no_delivery_has_another_verdict_than_a_store_that_cannot_s
         consumer.flush()
         assert 2 == consumer.stale
     door.faults.plan("update_bucket", Fault.TIMEOUT_BEFORE, times=500)
-    assert [cassieq.Verdict.UNKNOWN, cassieq.Verdict.INVALID] == door.queue.ack_each(
+    assert [cassieq.AckResult.UNKNOWN, cassieq.AckResult.INVALID] == door.queue.ack_each(
         [proof.encode(), no_bucket]
     )
     door.faults._plan.clear()

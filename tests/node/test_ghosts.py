@@ -97,4 +97,4 @@ def test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost(open_door: OpenDo
         assert 1 == slow.faults.land()
 
     slow.faults.before("update_bucket", drop, after=1)
-    assert [cassieq.Verdict.ALREADY_ACKED] == slow.queue.ack_each([message])
+    assert [cassieq.AckResult.ALREADY_ACKED] == slow.queue.ack_each([message])

@@ -12,8 +12,8 @@ from cassandra import Unavailable
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import UsageError
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.queue.find import LaneSpec, find_row, refreshed
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.lanes import Schedules
 from cassieq_spark.store.tables.queues import Queues

@@ -87,7 +87,7 @@ def test_every_message_of_a_bucket_is_counted_once_wherever_it_is(open_door: Ope
     assert 1 == found.updated
     assert (1, 2, 1) == (found.leased, found.dead, found.acked)
     told = door.queue.stats()
-    assert (told.visible, told.invisible, told.delayed, told.dead) == (
+    assert (told.visible, told.in_flight, told.delayed, told.dead) == (
         found.fresh + found.returned,
         found.leased,
         found.delayed,

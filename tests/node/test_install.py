@@ -49,7 +49,7 @@ with cassieq.connect(sys.argv[1], keyspace="cassieq_installed") as client:
         bodies += [message.body for message in messages]
         queue.ack(messages)
     stats = queue.stats()
-    print(len(set(bodies)), stats.visible, stats.invisible)
+    print(len(set(bodies)), stats.visible, stats.in_flight)
     print(sorted({"numpy", "pandas", "pyspark", "rich", "typer"} & sys.modules.keys()))
 """
 

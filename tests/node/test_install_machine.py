@@ -73,7 +73,7 @@ def test_what_it_installs_repairs_serves_and_writes_files(
         report = tmp_path / "report.json"
         done(*submit, str(machine / "jobs" / "repair.py"), "--once", "--report", str(report))
 
-    assert (0, 0) == (stats.visible, stats.invisible)
+    assert (0, 0) == (stats.visible, stats.in_flight)
     read = "import pyarrow.parquet as p, sys; print(p.read_table(sys.argv[1]).num_rows)"
     assert "500\n" == done("python", "-c", read, str(tmp_path / "out"))
     assert ["orders"] == [one["queue"] for one in json.loads(report.read_text())["queues"]]

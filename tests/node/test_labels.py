@@ -75,14 +75,14 @@ def test_each_message_of_a_put_may_have_headers_of_its_own(queue: cassieq.Queue)
         queue.put_many(["a"], headers=[{}])  # type: ignore[list-item]  # that is the test
 
 
-@pytest.mark.parametrize(("is_counted", "deliveries"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(("count_delivery", "deliveries"), [(True, 2), (False, 1)])
 def test_a_release_counts_its_delivery_only_if_somebody_saw_the_message(
-    queue: cassieq.Queue, is_counted: bool, deliveries: int
+    queue: cassieq.Queue, count_delivery: bool, deliveries: int
 ) -> None:
     queue.put(b"one")
     (got,) = queue.get(1)
 
-    queue.release(got, is_counted=is_counted)
+    queue.release(got, count_delivery=count_delivery)
 
     (again,) = queue.get(1)
     assert deliveries == again.delivery_count

@@ -102,7 +102,7 @@ def test_a_redrive_of_so_many_goes_on_in_the_next_lane_and_ends_there(
     reject_all(door, 8)
     client.repair(door.queue.name)
 
-    assert 6 == client.redrive(dead.queue.name, at_most=6).moved
+    assert 6 == client.redrive(dead.queue.name, max_messages=6).moved
     assert {0: 2, 1: 0} == dead.queue.stats().by_priority
     assert {0: 2, 1: 0, 2: 4} == door.queue.stats().by_priority
 

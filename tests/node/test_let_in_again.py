@@ -13,7 +13,7 @@ from cassandra import OperationTimedOut
 from cassandra.policies import DCAwareRoundRobinPolicy
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import AuthenticationRefused, CassieqError, StoreUnavailable, TlsFailed
+from cassieq_spark.errors import CassandraLoginFailed, CassieqError, StoreUnavailable, TlsFailed
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.options.option import Login
 from cassieq_spark.options.values import Secret
@@ -91,12 +91,12 @@ def test_a_login_that_was_refused_is_tried_again_and_named_until_it_is_right(
             failed = [failure_of(call, client) for call in calls]
             return {"none" if error is None else error.code for error in failed}
 
-        wait_until(lambda: why() == {"authentication_refused"}, deadline_s=60, describe=why)
+        wait_until(lambda: why() == {"cassandra_login_failed"}, deadline_s=60, describe=why)
         refused = failure_of(lambda: queue.put(b"x"), client)
         assert isinstance(refused, StoreUnavailable)  # so it is handled as any other outage
         assert f"refuses the login of '{LOGIN}'" in refused.message
         assert "is not permitted to log in" in refused.message
-        assert (503, "authentication_refused\n") == health(gateway)
+        assert (503, "cassandra_login_failed\n") == health(gateway)
 
         may_log_in(True)
         wait_until(lambda: why() == {"none"}, deadline_s=30, describe=why)
@@ -137,11 +137,11 @@ def test_a_lost_cas_that_was_never_sent_was_not_applied(
         may_log_in(False)
         connections_break(client)
         wait_until(
-            lambda: isinstance(failure_of(client.queues, client), AuthenticationRefused),
+            lambda: isinstance(failure_of(client.queues, client), CassandraLoginFailed),
             deadline_s=60,
         )
         failed = failure_of(lambda: client.create_queue(queue_name), client)
-        assert isinstance(failed, AuthenticationRefused), failed
+        assert isinstance(failed, CassandraLoginFailed), failed
 
 
 OPTIONS = ConnectionOptions(
@@ -164,7 +164,7 @@ def test_a_node_that_cannot_check_a_login_refuses_nobody() -> None:
     )
 
     assert why_shut_out({"a": cannot}, OPTIONS) is None
-    assert isinstance(why_shut_out({"a": cannot, "b": wrong}, OPTIONS), AuthenticationRefused)
+    assert isinstance(why_shut_out({"a": cannot, "b": wrong}, OPTIONS), CassandraLoginFailed)
 
 
 def test_nodes_are_tried_for_ever_and_after_any_failure() -> None:

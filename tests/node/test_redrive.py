@@ -198,8 +198,8 @@ def test_a_filter_ids_and_a_limit_choose(open_door: OpenDoor) -> None:
 
     assert 1 == client.redrive(name, where=lambda one: one.body == b"3").moved
     assert 2 == client.redrive(name, [letters[b"0"], letters[b"2"].id]).moved
-    assert 1 == client.redrive(name, at_most=1).moved
-    again = client.redrive(name, [letters[b"0"], letters[b"4"]], at_most=2)
+    assert 1 == client.redrive(name, max_messages=1).moved
+    again = client.redrive(name, [letters[b"0"], letters[b"4"]], max_messages=2)
     assert (1, 1) == (again.moved, again.gone)
     assert 0 == client.redrive(name, []).moved
     assert FIVE == got(door.queue)
@@ -268,7 +268,7 @@ def test_open_and_prepared_buckets_are_redriven_as_a_get_would_find_them(
 def test_a_dry_run_counts_and_changes_nothing(open_door: OpenDoor) -> None:
     door, graves = died(open_door)
     before = graves.queue.stats()
-    done = graves.client.redrive(graves.queue.name, at_most=3, dry_run=True)
+    done = graves.client.redrive(graves.queue.name, max_messages=3, dry_run=True)
     assert ({door.queue.name: 3}, 0, 0) == (done.by_target, done.moved, done.waiting)
     after = graves.queue.stats()
     assert (before.visible, before.applied_lwts) == (after.visible, after.applied_lwts)

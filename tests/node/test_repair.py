@@ -13,8 +13,8 @@ from cassieq_spark.model import dead_letter
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.ids import BucketNo, Runs
+from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.queue.inspect.letters import conditions
-from cassieq_spark.queue.message import time_of, us_of
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import claims
 from tests.fixtures.cassandra import own_keyspace
@@ -284,7 +284,7 @@ def test_p14_a_bucket_above_one_that_waits_is_not_dropped_from_under_it(door: Do
     drain(door, 15)
     door.clock.advance(60)
     assert 0 == door.client.repair(door.queue.name).queues[0].dropped
-    assert 1 == door.queue.stats().invisible
+    assert 1 == door.queue.stats().in_flight
 
 
 # --- halves ---------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def waiting(door: Door) -> int:
 def acked(door: Door) -> int:
     """Of 100 messages."""
     stats = door.queue.stats()
-    return 100 - stats.visible - stats.invisible
+    return 100 - stats.visible - stats.in_flight
 
 
 @pytest.mark.usefixtures("still_time")
@@ -99,7 +99,7 @@ def test_t5_an_ack_waits_a_second_for_anothers_hint_and_no_longer(door: Door) ->
         assert not extended.done()
         held.go_on.set()
         extended.result()
-    assert 2 == door.queue.stats().invisible
+    assert 2 == door.queue.stats().in_flight
 
 
 def test_acks_that_wait_go_with_the_next_claim_of_their_bucket(

@@ -19,7 +19,7 @@ from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.authenticator import Authenticator
 from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import AuthenticationRefused, PutAmbiguous, TlsFailed, UsageError
+from cassieq_spark.errors import CassandraLoginFailed, PutAmbiguous, TlsFailed, UsageError
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.dedup import Entry
 from cassieq_spark.model.ids import BucketNo, Runs
@@ -128,7 +128,7 @@ def test_each_part_does_its_work_with_the_documented_grants_alone(
     assert 3 == len(found)
     assert 1 == len({b"a", b"b", b"c"} - set(found))
     assert b"new" in found
-    assert (0, 0, 1, 1) == (stats.visible, stats.invisible, stats.delayed, stats.scheduled)
+    assert (0, 0, 1, 1) == (stats.visible, stats.in_flight, stats.delayed, stats.scheduled)
 
 
 def _operate(secured: Secured, _: str) -> None:
@@ -324,7 +324,7 @@ def test_a_wrong_password_is_refused_by_the_users_name_and_shown_nowhere(
     caplog.set_level(logging.DEBUG)
     wrong = "guess-9b1f"
 
-    with pytest.raises(AuthenticationRefused, match="refuses the login of 'billing'") as refused:
+    with pytest.raises(CassandraLoginFailed, match="refuses the login of 'billing'") as refused:
         secured.connect("billing", password=wrong)
 
     assert "and/or password are incorrect" in str(refused.value)
@@ -334,14 +334,14 @@ def test_a_wrong_password_is_refused_by_the_users_name_and_shown_nowhere(
 
 
 def test_a_node_that_wants_a_login_is_told_from_one_that_refuses_it(secured: Secured) -> None:
-    with pytest.raises(AuthenticationRefused, match="asks for a login") as refused:
+    with pytest.raises(CassandraLoginFailed, match="asks for a login") as refused:
         cassieq.connect(secured.node.contact_points, **secured.files)  # type: ignore[arg-type]  # text all
     assert "Set options 'username' and 'password'" in str(refused.value)
 
 
 def test_a_role_that_may_not_log_in_is_refused(secured: Secured) -> None:
     secured.run("CREATE ROLE sleeper WITH PASSWORD = 'x' AND LOGIN = false")
-    with pytest.raises(AuthenticationRefused, match="refuses the login of 'sleeper'"):
+    with pytest.raises(CassandraLoginFailed, match="refuses the login of 'sleeper'"):
         secured.connect("sleeper", password="x")  # noqa: S106 - of a test
 
 

@@ -87,7 +87,7 @@ def test_all_that_is_asked_of_a_bucket_is_one_cas_and_again_it_is_none(open_door
     assert 1 == door.counts["update_bucket"] - before
     assert row == door.value(0)
     stats = door.queue.stats()
-    assert (3, 2, 2) == (stats.visible, stats.invisible, stats.dead)
+    assert (3, 2, 2) == (stats.visible, stats.in_flight, stats.dead)
     assert {2} == {one.delivery_count for one in door.queue.get()}
 
 
@@ -182,7 +182,7 @@ def test_an_ack_whose_row_vanishes_under_its_cas_has_acked_nothing_itself(door: 
     (message,) = held(door, 1).values()
     before = metrics.MESSAGES_ACKED.value
     drops_the_row(door, before="update_bucket")
-    assert [cassieq.Verdict.ALREADY_ACKED] == door.queue.ack_each([message])
+    assert [cassieq.AckResult.ALREADY_ACKED] == door.queue.ack_each([message])
     assert before == metrics.MESSAGES_ACKED.value
 
 
@@ -285,7 +285,7 @@ def test_a_rejected_message_moves_with_its_updated_body_and_the_reason(
 
     door.queue.reject([updated, messages[b"1"]], reason=WHY)
 
-    assert (2, 1) == (door.queue.stats().dead, door.queue.stats().invisible)
+    assert (2, 1) == (door.queue.stats().dead, door.queue.stats().in_flight)
     assert [] == door.queue.get()
     assert 2 == door.client.repair(door.queue.name).queues[0].moved_dead
     moved = target.get()

@@ -20,7 +20,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.getter import read_in_time
 from cassieq_spark.queue.get.scan import AWAY_REMEMBERED_S
 from cassieq_spark.queue.settle import batches
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.repair.heal import heal
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
@@ -103,7 +103,7 @@ def test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer(
     assert 0 == portal.run(door.lane.read_pointers()).reader
     door.faults.reachable()
     assert 10 == len(door.queue.get(10))
-    assert 40 == watch.queue.stats().invisible
+    assert 40 == watch.queue.stats().in_flight
 
 
 @pytest.mark.invariant("I10")
@@ -252,13 +252,13 @@ def test_t5_acks_of_other_buckets_are_stored_and_told_and_one_is_unknown(
     unknown = [
         one.id // 10
         for one, verdict in zip(messages, verdicts, strict=True)
-        if verdict is Verdict.UNKNOWN
+        if verdict is AckResult.UNKNOWN
     ]
     assert [1] * 10 == unknown
-    assert 30 == verdicts.count(Verdict.ACKED)
+    assert 30 == verdicts.count(AckResult.ACKED)
     with pytest.raises(StoreError, match="bucket 1 of queue"):
         door.queue.ack(messages)
-    assert 10 == watch.queue.stats().invisible
+    assert 10 == watch.queue.stats().in_flight
     door.faults.reachable()
     door.queue.ack(messages)
 
@@ -277,11 +277,11 @@ def test_t5_nobody_waits_for_another_threads_ack_of_another_bucket(open_door: Op
             wait_until(lambda: "stands still" in str(door.faults), describe=str(door.faults))
             door.queue.ack(others)
             assert not waiting.done()
-            assert 10 == watch.queue.stats().invisible
+            assert 10 == watch.queue.stats().in_flight
         finally:
             door.faults.reachable()
         waiting.result()
-    assert 0 == watch.queue.stats().invisible
+    assert 0 == watch.queue.stats().in_flight
 
 
 @pytest.mark.parametrize("verb", ["extend", "release", "reject"])
@@ -320,7 +320,7 @@ def test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other(open_door: 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(portal.run, batches.ack_leases(door.lane, by_bucket))
         try:
-            wait_until(lambda: 20 == watch.queue.stats().invisible)
+            wait_until(lambda: 20 == watch.queue.stats().in_flight)
             assert not waiting.done()
         finally:
             door.faults.reachable()
@@ -373,7 +373,7 @@ def test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still(
             )
             assert consumer._ahead.shelf._untold is None  # that bucket's is under way still
             consumer.ack(others)
-            wait_until(lambda: 10 == watch.queue.stats().invisible)
+            wait_until(lambda: 10 == watch.queue.stats().in_flight)
         finally:
             door.faults.reachable()
 
@@ -392,11 +392,11 @@ def test_t5_acks_that_came_while_another_buckets_are_unanswered_are_stored(
         wait_until(lambda: "stands still" in str(door.faults))
         try:
             consumer.ack([one for one in messages if one.id >= 10])
-            wait_until(lambda: 10 == watch.queue.stats().invisible)
+            wait_until(lambda: 10 == watch.queue.stats().in_flight)
         finally:
             door.faults.reachable()
         consumer.flush()
-        assert 0 == watch.queue.stats().invisible
+        assert 0 == watch.queue.stats().in_flight
 
 
 @pytest.mark.invariant("I4")
@@ -421,7 +421,7 @@ def test_t16_an_ack_that_close_comes_between_is_stored_or_refused(
             closed.set()
             with pytest.raises(cassieq.UsageError, match="this consumer is closed"):
                 acking.result()
-    assert 1 == door.queue.stats().invisible
+    assert 1 == door.queue.stats().in_flight
 
 
 @pytest.mark.invariant("I4")
@@ -444,7 +444,7 @@ def test_t24_close_stores_acks_first_and_waits_for_no_get_for_long(
         consumer.ack(message)
         try:
             consumer.close()
-            assert 0 == watch.queue.stats().invisible  # the ack is stored
+            assert 0 == watch.queue.stats().in_flight  # the ack is stored
             assert consumer._ahead._looking  # and that get is under way still
         finally:
             arrives.set()
@@ -502,7 +502,7 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
             consumer.close()
         assert time.monotonic() - began < 10
         door.faults.reachable()
-    wait_until(lambda: 0 == watch.queue.stats().invisible)
+    wait_until(lambda: 0 == watch.queue.stats().in_flight)
 
 
 # --- repair -------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_messages_of_any_size_go_through(client: cassieq.Client, cutting: int) -
         messages = queue.get(10)
         assert bodies == [one.body for one in messages]
         queue.ack(messages)
-        assert 0 == queue.stats().invisible
+        assert 0 == queue.stats().in_flight
     client.delete_queue(name)
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.model.pointer import Pointer, minute_of
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.getter import read_in_time
 from cassieq_spark.queue.get.reader import QUIET_FOR_S
 from cassieq_spark.queue.get.scan import POINTERS_FOR_S
-from cassieq_spark.queue.message import us_of
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.store import portal
 from tests.fixtures.queues import to_the_next_minute

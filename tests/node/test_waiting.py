@@ -99,7 +99,7 @@ def looks(classes: cassieq.Queue, monkeypatch: pytest.MonkeyPatch) -> list[tuple
 
     async def noted(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
         found = await look(lane, wanted)
-        made.append((wanted.priority_at_least, wanted.visibility_us / 1e6, len(found)))
+        made.append((wanted.min_priority, wanted.visibility_us / 1e6, len(found)))
         return found
 
     monkeypatch.setattr(getter, "look", noted)
@@ -121,7 +121,7 @@ def test_nobody_waits_for_more_looks_than_there_are_waiters_in_front(
 
     async def work(here: cassieq.AsyncQueue) -> list[int]:
         polls = [
-            here.get(1, visibility_timeout=40 + at, priority_at_least=least)
+            here.get(1, visibility_timeout=40 + at, min_priority=least)
             for at, least in enumerate(wanted)
         ]
         return [len(one) for one in await asyncio.gather(*polls)]
@@ -145,9 +145,7 @@ def test_who_waits_for_a_high_priority_keeps_nobody_from_a_low_one(
 
     async def work(here: cassieq.AsyncQueue) -> list[list[bytes]]:
         async def receive(least: int, visibility_s: float) -> list[bytes]:
-            found = await here.get(
-                1, visibility_timeout=visibility_s, wait=20, priority_at_least=least
-            )
+            found = await here.get(1, visibility_timeout=visibility_s, wait=20, min_priority=least)
             return [one.body for one in found]
 
         high = asyncio.create_task(receive(3, 40))
@@ -165,7 +163,7 @@ def test_terms_that_are_wrong_are_an_error_of_those_alone_who_have_them(
     client: cassieq.Client, classes: cassieq.Queue
 ) -> None:
     async def work(here: cassieq.AsyncQueue) -> list[Any]:
-        polls = [here.get(1, wait=20, priority_at_least=least) for least in (0, 99, 1, 99)]
+        polls = [here.get(1, wait=20, min_priority=least) for least in (0, 99, 1, 99)]
         waits = [asyncio.ensure_future(one) for one in polls]
         await asyncio.wait({waits[1], waits[3]}, timeout=60)
         assert not waits[0].done()
@@ -229,7 +227,7 @@ def test_who_waits_misses_nothing_that_was_visible_a_second_before_he_went(
 
         async def work(here: cassieq.AsyncQueue) -> list[int]:
             found = []
-            company = asyncio.ensure_future(here.get(1, wait=60, priority_at_least=3))
+            company = asyncio.ensure_future(here.get(1, wait=60, min_priority=3))
             if is_alone:
                 company.cancel()
                 await asyncio.wait({company})

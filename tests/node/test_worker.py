@@ -150,7 +150,7 @@ def workers(
 def lie(queue: cassieq.Queue) -> tuple[int, int, int, int]:
     """Visible, invisible, delayed, dead."""
     stats = queue.stats()
-    return stats.visible, stats.invisible, stats.delayed, stats.dead
+    return stats.visible, stats.in_flight, stats.delayed, stats.dead
 
 
 def test_a_function_that_runs_for_long_is_told_with_its_age_and_seldom(

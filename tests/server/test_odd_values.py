@@ -200,7 +200,7 @@ def test_the_rest_door_delivers_it_as_bytes_and_as_json(place: Place) -> None:
     assert [b"h2"] == [one.content for one in left_out]  # of `DEEP`
     check([*(of_raw(one) for one in raw if one not in left_out), ODD[-6]])
     receipts = [one.headers["cassieq-receipt"] for one in raw]
-    place.queue.release(receipts, is_counted=False)
+    place.queue.release(receipts, count_delivery=False)
 
     check(of_json(lease(place.rest, path, max=100)))
 
@@ -233,7 +233,7 @@ def test_the_sqs_door_delivers_it_by_both_protocols(place: Place, sqs: Any) -> N
     found = receive_all(by_json)
     expected = {bodies.text_of(one.body)[0] for one in (*ODD, OLDER)}
     assert expected == {one["Body"] for one in found}
-    place.queue.release([one["ReceiptHandle"] for one in found], is_counted=False)
+    place.queue.release([one["ReceiptHandle"] for one in found], count_delivery=False)
     older = receive_all(by_query)
     assert expected == {body for body, _ in older}
 

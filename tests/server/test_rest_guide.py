@@ -51,5 +51,5 @@ def test_the_guides_commands_put_lease_and_ack(
     assert 2 == len(json.loads(batch)["results"])
     assert ["two"] == [one["body"] for one in json.loads(leased)["messages"]]
     found_counts = json.loads(counts)
-    assert (1, 1) == (found_counts["invisible"], found_counts["scheduled"])
+    assert (1, 1) == (found_counts["in_flight"], found_counts["scheduled"])
     rest.delete(f"/queues/{name}")

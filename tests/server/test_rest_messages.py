@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.server.rest.messages import MOST_HEADER_BYTES
 from tests.server.test_rest_queues import problem
 
@@ -250,9 +250,9 @@ def test_higher_priorities_come_first_and_lower_ones_can_be_left(
     for priority in (0, 1):
         rest.post(f"{queue}/messages", params={"priority": priority}, content=b"x")
 
-    (first,) = lease(rest, queue, max=10, priority_at_least=1)
+    (first,) = lease(rest, queue, max=10, min_priority=1)
     assert 1 == first["priority"]
-    assert [] == lease(rest, queue, max=10, priority_at_least=1)
+    assert [] == lease(rest, queue, max=10, min_priority=1)
     (second,) = lease(rest, queue, max=10)
     assert 0 == second["priority"]
 
@@ -324,7 +324,7 @@ def test_spark_and_sqs_work_on_the_same_queue(
     (got,) = lease(rest, queue)
     assert ("from sqs", {"to": "ada"}) == (got["body"], got["headers"])
     handle(client, queue).ack(got["receipt"])
-    assert 0 == rest.get(f"{queue}/statistics").json()["invisible"]
+    assert 0 == rest.get(f"{queue}/statistics").json()["in_flight"]
 
 
 def test_a_group_is_put_and_given_back_with_its_message(rest: httpx.Client, queue: str) -> None:

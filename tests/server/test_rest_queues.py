@@ -107,7 +107,7 @@ def test_statistics_count_what_is_there_and_a_purge_drops_it(
     rest.post(f"{queue}/messages/next")
 
     found = rest.get(f"{queue}/statistics").json()
-    counts = tuple(found[one] for one in ("visible", "invisible", "delayed", "dead"))
+    counts = tuple(found[one] for one in ("visible", "in_flight", "delayed", "dead"))
     assert ((1, 1, 1, 0), {"0": 1, "1": 0}) == (counts, found["by_priority"])
 
     assert {"purged": 3} == rest.post(f"{queue}/purge").json()

@@ -121,7 +121,7 @@ def test_a_release_may_be_delayed_and_not_counted(rest: httpx.Client, queue: str
     put(rest, queue, "a", "b")
     first, second = (one["receipt"] for one in lease(rest, queue, max=2))
 
-    assert ["released"] == settle(rest, queue, "release", receipts=[first], is_counted=False)
+    assert ["released"] == settle(rest, queue, "release", receipts=[first], count_delivery=False)
     assert ["released"] == settle(rest, queue, "release", receipts=[second], delay=600)
     assert ["stale"] == settle(rest, queue, "release", receipts=[first])
     (again,) = lease(rest, queue, max=2)

@@ -10,7 +10,7 @@ import pytest
 
 from cassieq_spark import metrics
 from cassieq_spark.errors import QueueNotFound, ReceiptInvalid
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server.batches import acks
 from tests.fixtures.backends import connected
 
@@ -66,9 +66,9 @@ def test_requests_that_come_together_share_their_lwts(
 
     answers, lwts = settling(client, work)
 
-    assert 20 * [10 * [Verdict.ACKED]] == answers
+    assert 20 * [10 * [AckResult.ACKED]] == answers
     assert 1 <= lwts <= 3
-    assert 0 == queue.stats().invisible
+    assert 0 == queue.stats().in_flight
 
 
 def test_each_request_is_told_of_its_own_receipts(
@@ -93,11 +93,11 @@ def test_each_request_is_told_of_its_own_receipts(
 
     first, second, third, *missing = settling(client, work)
 
-    assert [Verdict.ACKED, ReceiptInvalid, ReceiptInvalid] == [first[0], *map(type, first[1:])]
-    assert [Verdict.ALREADY_ACKED, Verdict.STALE, Verdict.ACKED] == second
+    assert [AckResult.ACKED, ReceiptInvalid, ReceiptInvalid] == [first[0], *map(type, first[1:])]
+    assert [AckResult.ALREADY_ACKED, AckResult.STALE, AckResult.ACKED] == second
     assert [ReceiptInvalid] == [*map(type, third)]
     assert [QueueNotFound, QueueNotFound] == [*map(type, missing)]
-    assert 1 == other.stats().invisible
+    assert 1 == other.stats().in_flight
 
 
 def test_a_request_that_goes_away_takes_nothing_from_the_others(
@@ -114,6 +114,6 @@ def test_a_request_that_goes_away_takes_nothing_from_the_others(
 
     first, second, third = settling(client, work)
 
-    assert [[Verdict.ACKED], [Verdict.ACKED]] == [first, third]
+    assert [[AckResult.ACKED], [AckResult.ACKED]] == [first, third]
     assert isinstance(second, asyncio.CancelledError)
-    assert 0 == queue.stats().invisible
+    assert 0 == queue.stats().in_flight

@@ -235,9 +235,9 @@ def test_a_task_that_is_late_ends_and_leaves_alone_the_note_of_the_next_one(
     others = {"TaskHandle": "others", "Status": "RUNNING", UNTIL: mine[UNTIL] + 60_000}
     client.label_queue(own, {LABEL: json.dumps(mine)})
 
-    async def slowly(*, at_most: int) -> Redriven:
+    async def slowly(*, max_messages: int) -> Redriven:
         await for_tasks(client).label_queue(own, {LABEL: json.dumps(others)})
-        return await for_tasks(client).redrive(own, at_most=at_most - 1)
+        return await for_tasks(client).redrive(own, max_messages=max_messages - 1)
 
     asyncio.run(step(backend, own, slowly, mine))
 

@@ -214,7 +214,7 @@ def test_what_destroys_asks_with_the_count_and_wants_the_name(
         assert 400 == refused.status_code, name
         assert "Nothing was done" in text_of(refused)
     stats = place.orders.stats()
-    assert (5, 2, 1) == (stats.visible, stats.invisible, stats.delayed)
+    assert (5, 2, 1) == (stats.visible, stats.in_flight, stats.delayed)
 
     done = local.post(path, {"name": place.orders.name})
 

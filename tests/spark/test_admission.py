@@ -105,7 +105,7 @@ def test_a_batch_waits_for_enough_and_claims_nothing_meanwhile(streams: Streams)
         streams.put(streams.numbered(0, 200))
         streams.queue.put_many([b"open"] * 99)
         assert START == planner.latest(START, limits)
-        assert (299, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (299, 0) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
         streams.queue.put(b"enough")
         assert 300 == taken(planner.latest(START, limits))
@@ -131,7 +131,7 @@ def test_what_comes_while_a_trigger_has_counted_nothing_waits_too(
     with run_of(streams) as planner:
         for _ in range(3):
             assert START == planner.latest(START, limits)
-        assert (200, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (200, 0) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
         streams.queue.put_many([b"enough"] * 100)
         assert 300 == taken(planner.latest(START, limits))
 
@@ -225,7 +225,7 @@ def test_a_held_back_query_has_acked_its_last_batch(streams: Streams) -> None:
         first = planner.latest(START, limits)
         streams.put(streams.numbered(300, 310))
         assert first == planner.latest(first, limits)
-        assert (10, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (10, 0) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
 
 @pytest.mark.invariant("I9")

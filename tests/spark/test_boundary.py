@@ -136,7 +136,9 @@ def test_what_is_cut_off_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None
 
     text_of(Door().write)
 
-    (record,) = [one for one in caplog.records if one.__dict__.get("event") == "error_crossed"]
+    (record,) = [
+        one for one in caplog.records if one.__dict__.get("event") == "spark_error_shortened"
+    ]
     assert "in unavailable" in record.getMessage()
     assert "driver dump" in record.getMessage()
 

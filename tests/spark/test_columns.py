@@ -155,7 +155,7 @@ def test_a_schema_that_no_queue_has_is_refused_by_name_before_a_message_is_taken
         read()
 
     stats = streams.queue.stats()
-    assert (10, 0) == (stats.visible, stats.invisible)
+    assert (10, 0) == (stats.visible, stats.in_flight)
 
 
 _EXPENSIVE = {"message_id": "_message_ids", "receipt": "_receipts"}

@@ -117,4 +117,4 @@ def test_a_look_shows_all_that_is_visible_and_leases_nothing(
     rows = frame.collect()
     assert bodies(0, 1_200) == bodies_of(rows)
     assert {(0, None)} == {(row.delivery_count, row.receipt) for row in rows}
-    assert (1_200, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+    assert (1_200, 0) == (streams.queue.stats().visible, streams.queue.stats().in_flight)

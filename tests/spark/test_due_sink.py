@@ -76,7 +76,7 @@ def put_batch(door: Door, batch_id: int, *rows: Rows, run: str = "r1") -> TaskRe
 def delivered_after(door: Door, seconds: float) -> Counter[bytes]:
     door.clock.advance(seconds)
     found = Counter(message.body for message in drain(door.queue))
-    if door.queue.stats().invisible:  # a claim whose answer was lost is over in ten minutes
+    if door.queue.stats().in_flight:  # a claim whose answer was lost is over in ten minutes
         door.clock.advance(601)
         found += Counter(message.body for message in drain(door.queue))
     return found

@@ -125,7 +125,7 @@ def test_a_stream_through_lanes_delivers_each_message_once(lanes: Streams) -> No
     classes = [class_of(number_of(row)) for row in collected.rows]
     assert sorted(classes, reverse=True) == classes
     counted = lanes.queue.stats()
-    assert (0, 0) == (counted.visible, counted.invisible)
+    assert (0, 0) == (counted.visible, counted.in_flight)
 
 
 def test_min_priority_leaves_lower_classes(lanes: Streams) -> None:
@@ -157,7 +157,7 @@ def test_a_batch_over_lanes_is_replayed_from_its_offset_alone(lanes: Streams) ->
     again.ack(end)
     again.close()
     counted = lanes.queue.stats()
-    assert (0, 0) == (counted.visible, counted.invisible)
+    assert (0, 0) == (counted.visible, counted.in_flight)
 
 
 @pytest.mark.usefixtures("_disconnected")
@@ -185,7 +185,7 @@ def test_settle_takes_verdicts_for_all_lanes(lanes: Streams) -> None:
     assert ({0: held[0], 1: 0, 2: 0}, held[1], 0) == (
         counted.by_priority,
         counted.delayed,
-        counted.invisible,
+        counted.in_flight,
     )
     assert [(held[2], held[1])] == [(one.acked, one.released) for one in settled]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cassieq_spark import Message
     from tests.fixtures.streams import Streams
 
-COUNTS = ("visible", "invisible", "delayed")
+COUNTS = ("visible", "in_flight", "delayed")
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 

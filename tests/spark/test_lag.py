@@ -59,7 +59,7 @@ def test_a_querys_progress_tells_how_far_it_is_behind(streams: Streams) -> None:
     assert query.awaitTermination(60)
     first = json.loads(query.recentProgress[0]["sources"][0]["latestOffset"])
     assert streams.queue.name == first["queue"]
-    assert 900 == first["behind"] + first["in_flight"]
+    assert 900 == first["lag"] + first["in_flight"]
     assert first["oldest_age_s"] > 0
     last = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
     assert (900, 600) == (last["claimed"], last["acked"])
@@ -79,7 +79,7 @@ def test_a_listener_has_the_figures_of_running_queries_in_log_and_prometheus_tex
         try:
             wait_until(lambda: collected.bodies == bodies(0, 700))
             wait_until(
-                lambda: samples(listener.prometheus(), name).get("cassieq_messages_behind") == 0
+                lambda: samples(listener.prometheus(), name).get("cassieq_messages_lag") == 0
             )
             seen = samples(listener.prometheus(), name)
             assert 700 == seen["cassieq_messages_claimed_total"]
@@ -115,7 +115,7 @@ def test_the_last_batch_of_a_query_that_ended_is_acked_where_a_listener_can(
         if acks:
             streams.wait_until_empty()
     if not acks:
-        assert 300 == streams.queue.stats().invisible
+        assert 300 == streams.queue.stats().in_flight
 
 
 def test_what_a_failed_query_has_not_committed_stays_leased_for_its_restart(
@@ -132,7 +132,7 @@ def test_what_a_failed_query_has_not_committed_stays_leased_for_its_restart(
         with pytest.raises(Exception, match="as a user's function may"):
             query.awaitTermination(60)
         wait_until(
-            lambda: (0, 300) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+            lambda: (0, 300) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
         )
     replayed = streams.drain()
     assert [1] == replayed.batch_ids

@@ -58,7 +58,7 @@ def test_a_committed_batch_is_not_acked_and_not_renewed_any_more(streams: Stream
 
         assert {} == planner._renewal._held
         assert held == streams.leases
-    assert 900 == streams.queue.stats().invisible
+    assert 900 == streams.queue.stats().in_flight
 
 
 def test_a_lease_that_was_settled_while_its_batch_runs_is_not_lost(

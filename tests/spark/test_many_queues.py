@@ -62,7 +62,7 @@ def taken(end: dict[str, Any]) -> Counter[str]:
 
 
 def counts(queues: list[Streams]) -> list[tuple[int, int]]:
-    return [(one.queue.stats().visible, one.queue.stats().invisible) for one in queues]
+    return [(one.queue.stats().visible, one.queue.stats().in_flight) for one in queues]
 
 
 def fill(queues: list[Streams], *messages: int) -> None:
@@ -341,10 +341,10 @@ def test_the_lag_is_of_each_queue_and_of_all_together(
     fill(three, 30, 0, 5)
     with run_of(streams, queues=names(three), lagInterval="0.1s") as planner:
         assert START == planner.latest(START, Limits(at_least=100, wait_s=3_600))
-        wait_until(lambda: planner.report()["behind"] == 35)
+        wait_until(lambda: planner.report()["lag"] == 35)
         report = planner.report()
     assert names(three).replace(",", ", ") == report["queue"]
-    assert [30, 0, 5] == [one["behind"] for one in report["queues"]]
+    assert [30, 0, 5] == [one["lag"] for one in report["queues"]]
     assert [one.queue.name for one in three] == [one["queue"] for one in report["queues"]]
     assert report["oldest_age_s"] > 0
     assert report["queues"][1]["oldest_age_s"] is None

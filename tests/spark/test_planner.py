@@ -53,7 +53,7 @@ def test_the_same_start_has_the_same_answer_and_claims_nothing(streams: Streams)
 
         assert end == planner.latest(START, Limits(at_most=300))
         assert replace(before, oldest_age=None) == replace(streams.queue.stats(), oldest_age=None)
-        assert 300 == before.invisible
+        assert 300 == before.in_flight
 
 
 def test_past_its_target_the_answer_is_the_start(streams: Streams) -> None:
@@ -66,7 +66,7 @@ def test_past_its_target_the_answer_is_the_start(streams: Streams) -> None:
         end = planner.latest(START, ALL)
         assert 400 == sum(runs.runs.count for runs in SourceOffset.from_json(end).leases)
         assert end == planner.latest(end, ALL)
-        assert (300, 0) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (300, 0) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
 
 @pytest.mark.invariant("I8")
@@ -105,7 +105,7 @@ def test_the_ack_runs_beside_the_next_claim_and_ends_with_it(streams: Streams) -
             faults.park("update_bucket", 2)  # neither goes on without the other
             planner.latest(first, Limits(at_most=500))
 
-        assert (0, 500) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (0, 500) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
 
 def test_an_ack_comes_before_a_claim_that_may_meet_it_in_a_row(streams: Streams) -> None:
@@ -117,7 +117,7 @@ def test_an_ack_comes_before_a_claim_that_may_meet_it_in_a_row(streams: Streams)
         planner.latest(first, Limits(at_most=300))
 
         assert 2 == counts["update_bucket"] - before
-    assert (0, 200) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+    assert (0, 200) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
 
 @pytest.mark.invariant("I4")
@@ -131,7 +131,7 @@ def test_what_another_consumer_has_by_now_is_not_acked_by_the_old_lease(streams:
 
             assert [theirs.lease.lease_id] == [lease.lease_id for lease in streams.leases]
     # What ran out and nobody has taken was its own still [R20].
-    assert (0, 50) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+    assert (0, 50) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
 
 
 def test_a_run_that_was_overtaken_is_fenced_and_never_takes_its_leases_back(
@@ -149,7 +149,7 @@ def test_a_run_that_was_overtaken_is_fenced_and_never_takes_its_leases_back(
         with pytest.raises(StreamFenced):
             first.ack(end)
         assert {second.run} == {lease.run for lease in streams.leases}
-    assert 900 == streams.queue.stats().invisible
+    assert 900 == streams.queue.stats().in_flight
 
 
 @pytest.mark.parametrize("on_lease_lost", ["skip", "fail"])
@@ -174,7 +174,7 @@ def test_what_another_consumer_got_meanwhile_is_left_out_or_fails(
         assert left == _by_bucket(restarted.plan(START, end))
         assert lost_before + 1 == metrics.LEASES_LOST.value
         restarted.ack(end)
-    assert 450 == streams.queue.stats().invisible
+    assert 450 == streams.queue.stats().in_flight
 
 
 def test_a_bucket_that_was_dropped_counts_as_acked_and_says_so(
@@ -322,7 +322,7 @@ def test_t22_what_was_claimed_beside_an_ack_that_failed_is_given_back_uncounted(
         monkeypatch.setattr("cassieq_spark.spark.source.one_queue.ack_leases", fails)
         with pytest.raises(StoreTimeout):
             planner.latest(first, Limits(at_most=100))
-        assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().invisible)
+        assert (100, 100) == (streams.queue.stats().visible, streams.queue.stats().in_flight)
         monkeypatch.undo()
         assert {1} == {one.lease.delivery_count for one in portal.run(streams.consumer().get(100))}
 

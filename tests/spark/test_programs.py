@@ -10,7 +10,7 @@ import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.testing import wait_until
 from tests.fixtures.streams import Collected, Streams, bodies
 
@@ -119,12 +119,12 @@ def test_a_program_may_ack_and_give_back_by_the_receipts_that_spark_has_read(
     with pytest.raises(Exception, match="on purpose"):
         query.awaitTermination(120)
     acked = [receipts[b"m-0"], receipts[b"m-1"]]
-    assert [Verdict.ACKED] * 2 == streams.queue.ack_each(acked)
+    assert [AckResult.ACKED] * 2 == streams.queue.ack_each(acked)
     streams.queue.release(receipts[b"m-2"])
     with pytest.raises(cassieq.ReceiptExpired):
         streams.queue.ack(receipts[b"m-2"])
     assert [b"m-2"] == [one.body for one in streams.queue.get(10)]
-    assert [Verdict.ALREADY_ACKED] * 2 == streams.queue.ack_each(acked)
+    assert [AckResult.ALREADY_ACKED] * 2 == streams.queue.ack_each(acked)
 
 
 def counted(messages: list[cassieq.Message]) -> Counter[bytes]:

@@ -185,13 +185,13 @@ def test_the_level_and_form_of_what_is_logged_are_flags(
     graves: Streams, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (1, None) == run(graves, "--to", "missing")
-    assert "error_crossed" not in capsys.readouterr().err
+    assert "spark_error_shortened" not in capsys.readouterr().err
 
     asked = ("--log-level", "debug", "--log-format", "json")
     assert (1, None) == run(graves, "--to", "missing", *asked)
     lines = capsys.readouterr().err.splitlines()
     logged = [json.loads(line) for line in lines if line[0] == "{"]
-    (told,) = [one for one in logged if one.get("event") == "error_crossed"]
+    (told,) = [one for one in logged if one.get("event") == "spark_error_shortened"]
     assert ("DEBUG", True) == (told["level"], "QueueNotFound" in told["fields"]["error"])
     assert "[cassieq:queue_not_found]" in lines[-1]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.queue.message import time_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.testing import ManualClock
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import bodies_of
@@ -57,7 +57,7 @@ def test_a_query_reads_scheduled_messages_that_are_due(ranked: Streams) -> None:
     assert Counter({b"low": 20, b"high": 20, b"now": 20}) == drained.bodies
     assert Counter({b"high": 20, b"low": 5}) == bodies_of(drained.calls[0][1])
     stats = ranked.queue.stats()
-    assert (0, 0, 1) == (stats.visible, stats.invisible, stats.scheduled)
+    assert (0, 0, 1) == (stats.visible, stats.in_flight, stats.scheduled)
 
 
 def test_columns_lane_and_priority_of_scheduled_messages(ranked: Streams) -> None:

@@ -156,7 +156,7 @@ def test_an_error_that_spark_hands_on_names_the_role_and_no_secret(
     failure = failure_of(streams.start(streams.source(), lambda *_: None))
 
     for told in (str(refused.value), failure):
-        assert "[cassieq:authentication_refused]" in told
+        assert "[cassieq:cassandra_login_failed]" in told
         assert f"refuses the login of '{LOGIN}'" in told
         assert [] == [secret for secret in (wrong, KEY_PASSWORD) if secret in told]
 

@@ -79,7 +79,7 @@ def dead_letters(of: Streams) -> cassieq.Queue:
 def holds(of: Streams) -> tuple[int, int, int]:
     """(visible, invisible, dead)."""
     stats: QueueStats = of.queue.stats()
-    return stats.visible, stats.invisible, stats.dead
+    return stats.visible, stats.in_flight, stats.dead
 
 
 class _Settles(Collected):
@@ -265,7 +265,7 @@ def test_what_came_to_somebody_again_is_counted_or_fails_by_name(
 
     assert (2, 2) == (settled.acked, settled.stale)
     assert {one.receipt for one in messages[:2]} == set(settled.stale_receipts)
-    (record,) = (one for one in caplog.records if one.event == "verdicts_stale")
+    (record,) = (one for one in caplog.records if one.event == "acks_expired")
     assert {"queue": orders.queue.name, "messages": 2} == record.fields
 
     frame = judged(orders, *((one.receipt, "ack") for one in messages))

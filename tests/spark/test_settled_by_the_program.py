@@ -175,7 +175,7 @@ def test_a_part_that_another_consumer_got_is_late_though_the_rest_was_renewed(
         turn(door, planner, 0)
         wait_until(lambda: metrics.LEASE_RENEWALS.value > renewals, describe="a renewal")
         planner.ack(end)
-    late = [record.fields for record in caplog.records if record.event == "ack_came_late"]
+    late = [record.fields for record in caplog.records if record.event == "acks_expired"]
     about = (door.lane.queue, other.bucket, BAD)
     assert [about] == [(one["queue"], one["bucket"], one["messages"]) for one in late]
     assert lost_before + 1 == metrics.LEASES_LOST.value

@@ -125,4 +125,4 @@ def test_a_copied_checkpoint_fences_the_first_query(streams: Streams) -> None:
         may_end.set()
         query.stop()
     assert {copy.run} == {lease.run for lease in streams.leases}
-    assert 600 == streams.queue.stats().invisible
+    assert 600 == streams.queue.stats().in_flight

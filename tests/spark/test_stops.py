@@ -77,7 +77,7 @@ class _Query:
     @property
     def acked(self) -> int:
         stats = self._streams.queue.stats()
-        return MESSAGES - stats.visible - stats.invisible
+        return MESSAGES - stats.visible - stats.in_flight
 
     def run_until(self, end: str | int) -> None:
         """One run, which does not get beyond that end."""

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 from pyspark.sql.types import StructType
 
 from cassieq_spark.model.ids import BucketNo
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.options import parse_read
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.spark.views.columns import VIEWS
 from cassieq_spark.spark.views.reader import PushingViewReader, reader
 from cassieq_spark.store import chunk, portal, store
@@ -253,7 +253,7 @@ def test_queues_and_stats_are_of_one_queue_or_of_all(small: Streams, streams: St
     assert VIEWS["stats"].schema.names == list(counted)
     assert (17, 3, {"billing": 3}, dict(stats.buckets), stats.applied_lwts) == (
         counted["visible"],
-        counted["invisible"],
+        counted["in_flight"],
         counted["consumers"],
         counted["buckets"],
         counted["applied_lwts"],
@@ -325,10 +325,10 @@ def test_a_view_changes_nothing_and_shows_the_columns_it_is_asked_for(
     assert found
     assert {len(names)} == {len(row) for row in found}
     after = small.queue.stats()
-    assert (before.applied_lwts, before.visible, before.invisible, before.dead) == (
+    assert (before.applied_lwts, before.visible, before.in_flight, before.dead) == (
         after.applied_lwts,
         after.visible,
-        after.invisible,
+        after.in_flight,
         after.dead,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,16 +70,18 @@ class Reference:
             expected.until_s = self.now_s + visibility_s
             expected.receipt = one.receipt
 
-    def acked(self, held: Message, verdict: Verdict) -> None:
+    def acked(self, held: Message, verdict: AckResult) -> None:
         expected = self.messages[held.message_id]
         if self.holds(held):
-            allowed = {Verdict.ACKED, Verdict.STALE} if self.is_dying(expected) else {Verdict.ACKED}
+            allowed = (
+                {AckResult.ACKED, AckResult.STALE} if self.is_dying(expected) else {AckResult.ACKED}
+            )
         elif expected.place in (Place.DONE, Place.MOVED):
-            allowed = {Verdict.ALREADY_ACKED}
+            allowed = {AckResult.ALREADY_ACKED}
         else:
-            allowed = {Verdict.STALE}
+            allowed = {AckResult.STALE}
         assert verdict in allowed
-        if verdict is Verdict.ACKED:
+        if verdict is AckResult.ACKED:
             expected.place = Place.DONE
 
     def given_back(self, held: Message, *, was_done: bool, delay_s: float = 0) -> None:

@@ -134,8 +134,8 @@ class OneBucket(RuleBasedStateMachine):
                 self.until_us[at] = until_us
 
     @precondition(lambda self: self.issued and self.row.status is Status.SEALED)
-    @rule(data=st.data(), is_counted=st.booleans(), delay_s=st.integers(0, 60))
-    def release(self, data: st.DataObject, is_counted: bool, delay_s: int) -> None:
+    @rule(data=st.data(), count_delivery=st.booleans(), delay_s=st.integers(0, 60))
+    def release(self, data: st.DataObject, count_delivery: bool, delay_s: int) -> None:
         lease, runs = self._some_of_a_lease(data)
         due_us = self.now_us + delay_s * SECOND_US
         self.row = rules.release(
@@ -143,13 +143,13 @@ class OneBucket(RuleBasedStateMachine):
             {lease.lease_id: runs},
             now_us=self.now_us,
             due_us=due_us,
-            is_counted=is_counted,
+            count_delivery=count_delivery,
         )
         for at in (lease.runs if runs is None else runs).offsets():
             if self._is_under(at, lease):
                 self._free(at)
                 self.due_us[at] = due_us
-                self.deliveries[at] -= 0 if is_counted else 1
+                self.deliveries[at] -= 0 if count_delivery else 1
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data())

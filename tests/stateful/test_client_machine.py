@@ -248,7 +248,7 @@ class TwoClients(RuleBasedStateMachine):
             self._reference.got(found, at_most=100, visibility_s=LATER_S)
             self._doors[who].queue.ack(found)
             for held in found:
-                self._reference.acked(held, cassieq.Verdict.ACKED)
+                self._reference.acked(held, cassieq.AckResult.ACKED)
         assert set() == self._reference.visible()
         self.repair(who)
         self._check_dead_letters()
@@ -260,7 +260,7 @@ class TwoClients(RuleBasedStateMachine):
         if self._doors:
             stats = self._doors[0].queue.stats()
             assert self._reference.numbers() == (
-                *(stats.visible + stats.dead, stats.invisible, stats.delayed),
+                *(stats.visible + stats.dead, stats.in_flight, stats.delayed),
             )
 
     def teardown(self) -> None:

@@ -238,18 +238,24 @@ class OneRow(RuleBasedStateMachine):
     @precondition(lambda self: self.row.leases and self.row.status is Status.SEALED)
     @rule(
         part=st.sampled_from([1, 2, 50]), many=st.sampled_from([1, 30]),
-        for_s=FROM_NOW_S, is_late=st.booleans(), is_counted=st.booleans(),
+        for_s=FROM_NOW_S, is_late=st.booleans(), count_delivery=st.booleans(),
     )  # fmt: skip
-    def release(self, part: int, many: int, for_s: int, is_late: bool, is_counted: bool) -> None:
+    def release(
+        self, part: int, many: int, for_s: int, is_late: bool, count_delivery: bool
+    ) -> None:
         """Each lease with a delay of its own."""
         for lease_id, runs in self._some_held(part, many).items():
             due = self.now_us + self.random.randrange(for_s * SECOND_US) if is_late else None
             self.row = rules.release(
-                self.row, {lease_id: runs}, now_us=self.now_us, due_us=due, is_counted=is_counted
+                self.row,
+                {lease_id: runs},
+                now_us=self.now_us,
+                due_us=due,
+                count_delivery=count_delivery,
             )
             where = _offsets(runs)
             self.at[where] = FREE
-            self.count[where] -= 0 if is_counted else 1
+            self.count[where] -= 0 if count_delivery else 1
 
     @precondition(lambda self: self.row.leases and self.row.status is Status.SEALED)
     @rule(part=st.sampled_from([2, 50]), times=st.sampled_from([1, 40]), has_time=st.booleans())

@@ -137,7 +137,7 @@ def _rests(client: cassieq.Client, queues: list[str]) -> dict[str, str]:
 
 def is_done(stats: QueueStats) -> bool:
     """No message, and no bucket that somebody has yet to decide about."""
-    messages = stats.visible + stats.invisible + stats.delayed + stats.dead
+    messages = stats.visible + stats.in_flight + stats.delayed + stats.dead
     return messages == 0 and not UNDECIDED & {
         name for name, number in stats.buckets.items() if number
     }

@@ -75,7 +75,7 @@ class _Late(logging.Handler):
         self._record = record
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "event", None) == "ack_came_late":
+        if getattr(record, "event", None) == "acks_expired":
             fields: dict[str, Any] = record.__dict__["fields"]
             where = {name: fields[name] for name in ("queue", "lane", "bucket") if name in fields}
             self._record.say("late", stream=SOURCE, **where)

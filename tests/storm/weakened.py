@@ -50,8 +50,8 @@ OURS: Final = (
     Ablation(
         mark="RECEIPT",
         rule="An ack asks for the lease: a receipt acks its own delivery, no later one.",
-        old="        return Verdict.STALE\n",
-        new="        return Verdict.ACKED\n",
+        old="        return AckResult.STALE\n",
+        new="        return AckResult.ACKED\n",
         tests=(),
     ),
 )

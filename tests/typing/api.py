@@ -36,7 +36,7 @@ def client_api() -> None:
         queue.ack(messages[0])
         queue.release(message_id)
         queue.reject(messages, reason="no such customer")
-        assert_type(queue.ack_each(messages), list[cassieq.Verdict])
+        assert_type(queue.ack_each(messages), list[cassieq.AckResult])
         assert_type(queue.update(messages[0], body=b"new"), cassieq.Message)
         with queue.consumer(prefetch=10) as consumer:
             for message in consumer:
@@ -65,7 +65,7 @@ async def async_api() -> None:
         messages = await queue.get(10, wait=1)
         assert_type(messages, list[cassieq.Message])
         await queue.release(messages, delay=5)
-        assert_type(await queue.ack_each(messages), list[cassieq.Verdict])
+        assert_type(await queue.ack_each(messages), list[cassieq.AckResult])
         assert_type(await queue.update(messages[0], body=b"new"), cassieq.Message)
         async with queue.consumer(prefetch=10) as consumer:
             assert_type(consumer, cassieq.AsyncConsumer)

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 import cassieq_spark as cassieq
 from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.options import ConnectionArguments
 
 PROTOCOLS = {
@@ -39,7 +40,7 @@ INFO = cassieq.QueueInfo(
     name="orders",
     settings=cassieq.QueueSettings.parse(),
     home_datacenter="datacenter1",
-    created_us=1,
+    created_at=time_of(1),
     labels={"owner": "billing"},
 )
 

@@ -225,7 +225,7 @@ class World:
             row = self.rows[bucket].value
             for one in row.leases:
                 released = leases.release(
-                    row, {one.lease_id: None}, is_counted=False, due_us=None, now_us=0
+                    row, {one.lease_id: None}, count_delivery=False, due_us=None, now_us=0
                 )
                 self.change(bucket, released, system.uuid_at(7))
                 row = released

@@ -25,7 +25,7 @@ OF_THE_CLUSTER = {
     errors.SchemaMissing,
     errors.StoreTimeout,
     errors.StoreUnavailable,
-    errors.AuthenticationRefused,
+    errors.CassandraLoginFailed,
     errors.TlsFailed,
 }
 ALL = [

@@ -28,7 +28,7 @@ CODES = {
     "account_in_use": errors.AccountInUse,
     "account_not_found": errors.AccountNotFound,
     "authentication_failed": errors.AuthenticationFailed,
-    "authentication_refused": errors.AuthenticationRefused,
+    "cassandra_login_failed": errors.CassandraLoginFailed,
     "body_invalid": errors.BodyInvalid,
     "cas_ambiguous": errors.CasAmbiguous,
     "cas_contention": errors.CasContention,
@@ -145,7 +145,9 @@ def test_the_errors_that_a_program_catches_are_exported_at_top_level() -> None:
 def test_the_tree_in_the_docstring_has_every_class_once() -> None:
     tree = (errors.__doc__ or "").partition("Spark carries")[0]
 
-    without_bases = re.sub(r"\((Value|Import)Error\)", "", tree.partition("\n")[2])
+    without_bases = re.sub(
+        r"\(?(Value|Import|Runtime|Connection|Timeout)Error\)?", "", tree.partition("\n")[2]
+    )
     drawn = re.findall(r"[A-Z][A-Za-z]+", without_bases)
 
     assert sorted(kind.__name__ for kind in ALL) == sorted(drawn)
@@ -154,7 +156,6 @@ def test_the_tree_in_the_docstring_has_every_class_once() -> None:
 def test_mistakes_of_a_caller_are_value_errors() -> None:
     assert {
         errors.UsageError,
-        errors.ClientClosed,
         errors.OptionUnknown,
         errors.OptionInvalid,
         errors.BodyInvalid,
@@ -164,6 +165,14 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.SparkMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
+
+
+def test_errors_are_caught_as_what_python_calls_them() -> None:
+    assert issubclass(errors.StoreTimeout, TimeoutError)
+    assert issubclass(errors.StoreUnavailable, ConnectionError)
+    assert issubclass(errors.ClientClosed, RuntimeError)
+    error = errors.StoreTimeout("not answered")
+    assert ("[cassieq:store_timeout] not answered", None) == (str(error), error.errno)
 
 
 def test_only_what_passes_by_itself_is_retriable() -> None:

@@ -309,7 +309,7 @@ def test_a_revision_without_a_body_or_a_time_keeps_that_part() -> None:
 
 def test_p18_a_claim_that_nobody_held_uses_up_no_delivery() -> None:
     row = sealed(leases=(lease(1, TEN, count=1),))
-    after = rules.release(row, {UUID(int=1): None}, now_us=NOW, is_counted=False)
+    after = rules.release(row, {UUID(int=1): None}, now_us=NOW, count_delivery=False)
     assert (Returned(deliveries=0, runs=TEN),) == after.returned
     _, (again,) = rules.claim(after, terms(max_deliveries=1), ids())
     assert 1 == again.delivery_count

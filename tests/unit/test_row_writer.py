@@ -154,7 +154,7 @@ ACTIONS = st.sampled_from(
     [
         ACK,
         Release(),
-        Release(is_counted=False),
+        Release(count_delivery=False),
         Release(due_us=NOW + HOUR_US),
         Extend(visibility_us=60_000_000),
         TakeOver(run=UUID(int=3), visibility_us=60_000_000),

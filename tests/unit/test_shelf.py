@@ -12,8 +12,9 @@ import pytest
 
 from cassieq_spark.errors import QueueDeleted, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.message import Message, time_of, us_of
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.shelf import Held, Shelf, doors
 from cassieq_spark.testing import ManualClock
 

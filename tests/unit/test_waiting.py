@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def request(*, wait_s: float, at_least: int = 0) -> GetRequest:
     return GetRequest(
-        at_most=1, owner="test", visibility_us=1, wait_s=wait_s, priority_at_least=at_least
+        at_most=1, owner="test", visibility_us=1, wait_s=wait_s, min_priority=at_least
     )
 
 
@@ -36,7 +36,7 @@ class Getter:
     looked: list[tuple[Any, int]] = field(default_factory=list)
 
     async def look(self, lane: Any, wanted: GetRequest) -> list[Message]:
-        self.looked.append((lane.name, wanted.priority_at_least))
+        self.looked.append((lane.name, wanted.min_priority))
         return []
 
 
@@ -130,7 +130,7 @@ class Backlog(Getter):
     takes_s: float = 0.0
 
     async def look(self, lane: Any, wanted: GetRequest) -> list[Message]:
-        self.looked.append((lane.name, wanted.priority_at_least))
+        self.looked.append((lane.name, wanted.min_priority))
         await asyncio.sleep(self.takes_s)
         count = min(self.left, wanted.at_most, self.a_look)
         self.left -= count

@@ -104,7 +104,7 @@ def is_told(entry: Entry, result: object) -> bool:
 
 def given_back(leases: Iterable[Lease]) -> Settle:
     """Release messages that nobody was handed: uncounted, and by their runs (I2) [P18]."""
-    release = Release(is_counted=False)
+    release = Release(count_delivery=False)
     return Settle(asks=tuple(Ask(lease.lease_id, release, lease.runs) for lease in leases))
 
 

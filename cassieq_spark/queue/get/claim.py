@@ -474,7 +474,7 @@ async def give_back(claimed: list[Claimed]) -> None:
     if not claimed:
         return
     session = claimed[0].lane.store.session
-    release = Release(is_counted=False)  # by its runs: others may hold others of the lease (I2)
+    release = Release(count_delivery=False)  # by its runs: others may hold others of the lease (I2)
     with session.within(each_s=GRACE_S):
         released = await session.each(
             lambda one: settle_bucket(

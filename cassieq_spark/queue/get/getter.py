@@ -61,14 +61,14 @@ class GetRequest:
 
     Attributes:
         wait_s: How long to wait for the first message; 0 means one look.
-        priority_at_least: Only messages of this priority and higher ones.
+        min_priority: Only messages of this priority and higher ones.
     """
 
     at_most: int
     owner: str
     visibility_us: int
     wait_s: float
-    priority_at_least: int = 0
+    min_priority: int = 0
 
     @classmethod
     def checked(
@@ -96,9 +96,7 @@ class GetRequest:
             else arguments.consumer(consumer),
             wait_s=arguments.wait_s(wait),
             visibility_us=visibility_us,
-            priority_at_least=arguments.priority(
-                "priority_at_least", at_least, settings.priorities
-            ),
+            min_priority=arguments.priority("min_priority", at_least, settings.priorities),
         )
 
 
@@ -134,7 +132,7 @@ class Getter:
     async def _claim_and_read(
         self, lane: Lane, reader: QueueReader, wanted: GetRequest
     ) -> list[Message]:
-        at_least = wanted.priority_at_least
+        at_least = wanted.min_priority
         for _ in range(_READS):
             claimed: list[Claimed] = []
             if await reader.may_find(at_least=at_least):
@@ -180,7 +178,7 @@ async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         return messages
     lost = sum(one.lease.runs.count for one in ended)
     metrics.LEASES_LOST.inc(lane.queue, lost)
-    event(_logger, "get_ran_out", queue=lane.queue, messages=lost)
+    event(_logger, "leases_expired_while_reading", queue=lane.queue, messages=lost)
     await give_back(ended)
     gone = {one.lease.lease_id for one in ended}
     return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.dead_letter import headers_of
+from cassieq_spark.model.moments import show_time
 from cassieq_spark.options import values
 from cassieq_spark.options.values import NotAllowed
-from cassieq_spark.queue.message import Message, show_time
+from cassieq_spark.queue.message import Message
 
 _AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 

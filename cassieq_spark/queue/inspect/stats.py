@@ -16,6 +16,7 @@ from cassieq_spark.model.bucket import Bucket, Status
 from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import ID_LIMIT, BucketNo, Runs
 from cassieq_spark.model.lease import expired_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue.inspect.facts import (
     OPEN,
@@ -31,7 +32,6 @@ from cassieq_spark.queue.inspect.facts import (
     names_of,
 )
 from cassieq_spark.queue.lane import Lane, first_of, live_buckets, windows
-from cassieq_spark.queue.message import time_of
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 Seen = Callable[[Lane, BucketFacts, Stored[Bucket] | None], None]
@@ -47,7 +47,7 @@ class QueueStats:
 
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
-        invisible: Under a lease.
+        in_flight: Under a lease.
         delayed: Not due yet, excluding `scheduled`.
         scheduled: Put with a time much later, and not due yet. Disjoint from all others.
         dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
@@ -59,7 +59,7 @@ class QueueStats:
     """
 
     visible: int = 0
-    invisible: int = 0
+    in_flight: int = 0
     delayed: int = 0
     scheduled: int = 0
     dead: int = 0
@@ -75,7 +75,7 @@ class QueueStats:
     @property
     def total(self) -> int:
         """The number of all messages in the queue."""
-        return self.visible + self.invisible + self.delayed + self.scheduled + self.dead
+        return self.visible + self.in_flight + self.delayed + self.scheduled + self.dead
 
 
 async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None) -> QueueStats:
@@ -102,7 +102,7 @@ async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None
             not_due += total.delayed - before[1]
     return QueueStats(
         visible=total.visible,
-        invisible=sum(total.consumers.values()),
+        in_flight=sum(total.consumers.values()),
         delayed=total.delayed - not_due,
         scheduled=not_due + (await count_all(later) if with_later else 0),
         dead=total.dead,

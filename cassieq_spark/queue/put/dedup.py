@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from cassieq_spark import metrics
-from cassieq_spark.model.dedup import Entry, Verdict, by_manifest, entry_ttl_s, judged
+from cassieq_spark.model.dedup import Entry, PutState, by_manifest, entry_ttl_s, judged
 from cassieq_spark.model.ids import BucketNo, message_id_of
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue import seal
@@ -112,10 +112,10 @@ async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> boo
         row = None if stored is None else stored.value
         low = (await its_lane.read_pointers()).repair
         verdict = judged(entry, is_stored=is_stored, row=row, low=low)
-        if verdict is Verdict.KEPT:
+        if verdict is PutState.KEPT:
             verdict = by_manifest(entry, await its_lane.kept.read(entry.bucket))
-        if verdict is not Verdict.OPEN:
-            return verdict is Verdict.HAPPENED
+        if verdict is not PutState.OPEN:
+            return verdict is PutState.HAPPENED
         if row is None and lane.clock.now_us() - entry.put_us < young_us:
             pause_s = lane.store.entropy.jitter(RACE_PAUSE_S, attempt)
             await lane.clock.sleep(min(pause_s, young_us / WAITS / 1e6))

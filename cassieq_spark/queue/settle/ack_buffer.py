@@ -31,7 +31,7 @@ from cassieq_spark.model.rows.events import Answer
 from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle import settle
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.queue.shelf import doors
 from cassieq_spark.store import portal
 from cassieq_spark.store.call import Timer
@@ -227,7 +227,7 @@ class AckBuffer:
                     settle.count(self._lane, judged)
                 if judged is not None and judged.is_whole:
                     with self._settling(receipts):
-                        left = self._noted(receipts, [Verdict.ACKED] * len(receipts), None)
+                        left = self._noted(receipts, [AckResult.ACKED] * len(receipts), None)
             finally:
                 self._land(place, left, flight, None, retry_s=0.0)
 
@@ -243,17 +243,17 @@ class AckBuffer:
             yield
 
     def _noted(
-        self, receipts: list[Receipt], verdicts: list[Verdict], failure: CassieqError | None
+        self, receipts: list[Receipt], verdicts: list[AckResult], failure: CassieqError | None
     ) -> list[Receipt]:
         """Note the outcome of receipts. Return those whose outcome is unknown."""
-        stale = verdicts.count(Verdict.STALE) + verdicts.count(Verdict.INVALID)
+        stale = verdicts.count(AckResult.STALE) + verdicts.count(AckResult.INVALID)
         if failure is not None or stale:
             tracing.failed(ReceiptExpired if failure is None else type(failure))
         if stale:
             self.stale += stale
-            event(_logger, "acks_stale", queue=self._lane.queue, messages=stale)
+            event(_logger, "acks_expired", queue=self._lane.queue, messages=stale)
         pairs = zip(receipts, verdicts, strict=True)
-        return [one for one, verdict in pairs if verdict is Verdict.UNKNOWN]
+        return [one for one, verdict in pairs if verdict is AckResult.UNKNOWN]
 
     def _land(
         self,

@@ -101,7 +101,7 @@ async def ack_leases(
     for place, leases in late.items():
         event(
             _logger,
-            "ack_came_late",
+            "acks_expired",
             **lane.sibling(place.lane).as_fields(place.bucket),
             messages=union(leases.values()).count,
         )

@@ -99,7 +99,7 @@ def _checked(lane: Lane, fixed: Fixed, held: object) -> Receipt:
     return receipt
 
 
-class Verdict(StrEnum):
+class AckResult(StrEnum):
     """The outcome of one ack, or of another action on one receipt.
 
     Attributes:
@@ -149,20 +149,20 @@ class Outcome:
             held |= self.judged.repeated.get(action, EMPTY)
         return runs_of(receipt).issubset(held)
 
-    def verdict(self, receipt: Receipt, action: Action) -> Verdict:
+    def verdict(self, receipt: Receipt, action: Action) -> AckResult:
         """Return the outcome of an action on a receipt."""
         runs, judged = runs_of(receipt), self.judged
         is_reject = isinstance(action, Reject)
         # Nearly always, all are done.
         if judged.is_whole or self.is_done(receipt, action, or_before=is_reject):
-            return Verdict.ACKED
+            return AckResult.ACKED
         # Without a row, only L says whether there ever was one.
         is_known = self.row is not None or is_reject or isinstance(action, Ack)
         if is_known and runs & judged.never.get(receipt.lease_id, EMPTY):
-            return Verdict.INVALID
+            return AckResult.INVALID
         if runs & judged.stale.get(receipt.lease_id, EMPTY):
-            return Verdict.STALE
-        return Verdict.ALREADY_ACKED
+            return AckResult.STALE
+        return AckResult.ALREADY_ACKED
 
 
 async def settle_bucket(
@@ -225,7 +225,7 @@ def count(lane: Lane, judged: Judged) -> None:
 
 async def settle_receipts(
     lane: Lane, receipts: Sequence[Receipt], action: Action
-) -> tuple[list[Verdict], dict[Place, Outcome], CassieqError | None]:
+) -> tuple[list[AckResult], dict[Place, Outcome], CassieqError | None]:
     """Carry out one action on the messages of some receipts, by one CAS per bucket.
 
     Returns:
@@ -254,7 +254,7 @@ async def settle_receipts(
     failure = first_of(failed) if failed else None
     if failure is not None and not isinstance(failure, StoreError):
         raise failure
-    verdicts = [Verdict.UNKNOWN] * len(receipts)
+    verdicts = [AckResult.UNKNOWN] * len(receipts)
     for place, outcome in outcomes.items():
         for at in places[place]:
             verdicts[at] = outcome.verdict(receipts[at], action)
@@ -265,7 +265,7 @@ def check(
     lane: Lane,
     action: Action,
     receipts: Sequence[Receipt],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[AckResult],
     failure: CassieqError | None = None,
 ) -> None:
     """Raise the error that the outcome of `settle_receipts` calls for.
@@ -277,12 +277,12 @@ def check(
     """
     if failure is not None:
         raise failure
-    fine = {Verdict.ACKED, Verdict.INVALID}
+    fine = {AckResult.ACKED, AckResult.INVALID}
     if isinstance(action, Ack):
-        fine.add(Verdict.ALREADY_ACKED)  # it is harmless to ack again
+        fine.add(AckResult.ALREADY_ACKED)  # it is harmless to ack again
     pairs = list(zip(receipts, verdicts, strict=True))
     late = [one for one, verdict in pairs if verdict not in fine]
-    if never := [one for one, verdict in pairs if verdict is Verdict.INVALID]:
+    if never := [one for one, verdict in pairs if verdict is AckResult.INVALID]:
         raise foreign(lane, NEVER, refused=never, expired=late)
     if late:
         raise expired(lane, late)
@@ -305,7 +305,7 @@ async def settle_in_background(
         if failure is not None:
             raise failure
         pairs = zip(given, verdicts, strict=True)
-        refused = [one for one, verdict in pairs if verdict is not Verdict.ACKED]
+        refused = [one for one, verdict in pairs if verdict is not AckResult.ACKED]
         if refused:
             tracing.failed(ReceiptExpired)
         return refused
@@ -358,11 +358,11 @@ async def update(
     if failure is not None:
         raise failure
     outcome = outcomes[receipt.place]
-    if verdict is not Verdict.ACKED and not outcome.is_done(receipt, action, or_before=True):
+    if verdict is not AckResult.ACKED and not outcome.is_done(receipt, action, or_before=True):
         # The row has changed since any CAS of this call was sent, so none will name this body any
         # more.
         _drop_body(lane, receipt, revision)
-        if verdict is not Verdict.INVALID:
+        if verdict is not AckResult.INVALID:
             _check_updatable(lane, outcome.row, receipt)
         check(lane, action, [receipt], [verdict])
     if revision is not None and outcome.before is not None:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from cassieq_spark.accounts.admin import NewKey
 from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.model.rights import Principal, Right
-from cassieq_spark.queue.message import show_time, time_of
 from cassieq_spark.server.door import in_turn, on_queue
 from cassieq_spark.server.guards import Refusal
 from cassieq_spark.server.rest.call import Answer, Call

@@ -29,7 +29,7 @@ class Statistics(BaseModel):
     """The content of a queue, in messages; the first five are disjoint."""
 
     visible: int
-    invisible: int
+    in_flight: int
     delayed: int
     scheduled: int
     dead: int

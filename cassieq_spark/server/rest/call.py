@@ -25,7 +25,7 @@ from cassieq_spark.errors import CassieqError, OptionInvalid, OptionUnknown
 from cassieq_spark.model.dense import has_more_values
 from cassieq_spark.model.rights import Right
 from cassieq_spark.options.values import NotAllowed, Values
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server import door
 from cassieq_spark.server.backend import Busy
 from cassieq_spark.server.door import note_fault, request_id_of, status_of_class
@@ -98,8 +98,8 @@ REFUSALS: Final[dict[int, tuple[str, str]]] = {
 
 
 VERDICTS: Final[dict[str, type[errors.CassieqError]]] = {
-    Verdict.STALE: errors.ReceiptExpired,
-    Verdict.UNKNOWN: errors.StoreTimeout,
+    AckResult.STALE: errors.ReceiptExpired,
+    AckResult.UNKNOWN: errors.StoreTimeout,
 }
 """What a verdict without a problem means: the error that is the answer to one receipt."""
 

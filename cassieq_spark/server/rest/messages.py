@@ -17,13 +17,14 @@ from starlette.requests import Request
 
 from cassieq_spark import errors
 from cassieq_spark.aio.queue import AsyncQueue
+from cassieq_spark.model.moments import show_time
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.facts import browse
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
-from cassieq_spark.queue.message import Message, show_time
+from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server import batches
 from cassieq_spark.server.door import as_json, in_turn, on_queue
 from cassieq_spark.server.guards import Refusal
@@ -97,7 +98,7 @@ async def next_messages(call: Call) -> Answer:
         query.max,
         wait=wait_s or 0.0,
         visibility_timeout=query.visibility_timeout,
-        priority_at_least=query.priority_at_least,
+        min_priority=query.min_priority,
     )
     if call.is_raw:
         return _raw(found[0] if found else None, applied)
@@ -148,7 +149,7 @@ async def redrive(call: Call) -> dict[str, Any]:
         call.queue,
         where=is_wanted,
         to=None if given.to is None else call.target(given.to),
-        at_most=given.max,
+        max_messages=given.max,
         may=call.principal.may_put,
         dry_run=given.dry_run,
     )
@@ -291,13 +292,13 @@ async def ack_one(call: Call, queue: AsyncQueue) -> None:
     (verdict,) = await batches.acks([receipt], queue)
     if isinstance(verdict, errors.ReceiptInvalid):
         raise verdict
-    if verdict is Verdict.STALE:
+    if verdict is AckResult.STALE:
         raise errors.ReceiptExpired(
             "this delivery has ended: the message came back, or somebody else has it. It is not "
             "acked. Make the work idempotent, or use a longer visibility timeout",
             refused=(receipt,),
         )
-    if verdict is Verdict.UNKNOWN:
+    if verdict is AckResult.UNKNOWN:
         raise errors.StoreTimeout(
             "Cassandra did not say whether the message is acked. Ack it again"
         )
@@ -323,7 +324,7 @@ async def extend(call: Call, queue: AsyncQueue) -> dict[str, Any]:
 async def release(call: Call, queue: AsyncQueue) -> dict[str, Any]:
     """Give messages back, at once or after a delay."""
     given = call.body
-    settle = partial(queue.release, delay=given.delay, is_counted=given.is_counted)
+    settle = partial(queue.release, delay=given.delay, count_delivery=given.count_delivery)
     return await _settled(call, "released", settle)
 
 

@@ -195,7 +195,7 @@ class Next(Strict):
     visibility_timeout: Visibility | None = Field(
         None, description="Seconds during which nobody else gets them. Default: the queue's."
     )
-    priority_at_least: Priority = Field(0, description="Only this priority and higher ones.")
+    min_priority: Priority = Field(0, description="Only this priority and higher ones.")
 
 
 class Peek(Strict):
@@ -290,7 +290,7 @@ class Release(Ack):
     """Receipts of messages to give back."""
 
     delay: Seconds = Field(0.0, description="Seconds during which nobody gets them.")
-    is_counted: bool = Field(
+    count_delivery: bool = Field(
         True,
         description="Whether the delivery counts. Say false only if nobody has seen the messages.",
     )

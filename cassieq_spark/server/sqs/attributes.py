@@ -144,7 +144,7 @@ def shown(call: Call, queue: AsyncQueue, stats: QueueStats | None) -> dict[str, 
     else:
         found.pop(REUSE, None)  # as AWS has it
     if stats is not None:
-        counts = (stats.visible, stats.delayed + stats.scheduled, stats.invisible)
+        counts = (stats.visible, stats.delayed + stats.scheduled, stats.in_flight)
         found |= {name: str(count) for name, count in zip(COUNTS, counts, strict=True)}
     target = settings.dead_letter_queue
     # Whoever has Cassandra may name a queue of another account there. That one is not shown.

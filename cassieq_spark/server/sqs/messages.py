@@ -13,7 +13,7 @@ from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, S
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Message
-from cassieq_spark.queue.settle.settle import Verdict
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
 from cassieq_spark.server.sqs import bodies
@@ -114,12 +114,12 @@ async def delete(call: Call, entries: Entries) -> Answers:
     return [_deleted(one) for one in verdicts]
 
 
-def _deleted(verdict: Verdict | ReceiptInvalid) -> dict[str, Any] | SqsError:
+def _deleted(verdict: AckResult | ReceiptInvalid) -> dict[str, Any] | SqsError:
     if isinstance(verdict, ReceiptInvalid):
         return _as_sqs(verdict)
-    if verdict is Verdict.STALE:
+    if verdict is AckResult.STALE:
         return _as_sqs(ReceiptExpired("the delivery has ended"))
-    if verdict is Verdict.UNKNOWN:
+    if verdict is AckResult.UNKNOWN:
         return _as_sqs(StoreTimeout("Cassandra did not say whether it is deleted. Try again"))
     return {}
 

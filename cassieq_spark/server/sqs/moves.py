@@ -123,7 +123,7 @@ async def _move(redrive: Redrive, note: Note) -> None:
         note["Status"] = "COMPLETED"
         return
     try:
-        done = await redrive(at_most=at_most)
+        done = await redrive(max_messages=at_most)
     except CassieqError as error:
         note["Status"], reason = "FAILED", str(error)[:REASON_LENGTH]
         is_gone = isinstance(error, QueueNotFound)

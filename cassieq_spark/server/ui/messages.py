@@ -210,7 +210,7 @@ async def redrive(visit: Visit) -> Shown:
             visit.queue,
             chosen,
             where=is_wanted,
-            at_most=AT_ONCE if given.all else None,
+            max_messages=AT_ONCE if given.all else None,
             may=_itself(visit.principal).may_put,
             dry_run=not given.sure,
         )

@@ -385,4 +385,4 @@ def _tell_stale(lane: Lane, settled: Settled, *, fails: bool) -> None:
             f"expired one is {settled.stale_receipts[0]}. A longer visibilityTimeout helps",
             refused=settled.stale_receipts,
         )
-    event(_logger, "verdicts_stale", queue=lane.queue, messages=settled.stale)
+    event(_logger, "acks_expired", queue=lane.queue, messages=settled.stale)

@@ -25,7 +25,7 @@ REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
 """How long the first report waits for its counts: a short query has no other report."""
 
-COUNTS: Final = ("behind", "in_flight", "delayed", "dead", "oldest_age_s", "counted_at")
+COUNTS: Final = ("lag", "in_flight", "delayed", "dead", "oldest_age_s", "counted_at")
 
 _logger = get_logger("spark")
 
@@ -56,7 +56,7 @@ class Lag:
     async def report(self) -> dict[str, Any]:
         """The report for the query's progress; the counts are null until they are known.
 
-        ``queues``: an entry per queue. ``behind``: visible messages; ``in_flight``: leased ones, of
+        ``queues``: an entry per queue. ``lag``: visible messages; ``in_flight``: leased ones, of
         all consumers; ``oldest_age_s``: age of the oldest message that nobody has acked; all as of
         ``counted_at``. The same for all queues together, as of the earliest count.
         ``claimed``, ``redelivered``, ``acked`` (messages) and ``leases_lost``: by this run.
@@ -123,8 +123,8 @@ def _total(counts: list[_Count | None]) -> dict[str, Any]:
         return dict.fromkeys(COUNTS)
     ages = [count.stats.oldest_age for count in known if count.stats.oldest_age is not None]
     return {
-        "behind": sum(count.stats.visible for count in known),
-        "in_flight": sum(count.stats.invisible for count in known),
+        "lag": sum(count.stats.visible for count in known),
+        "in_flight": sum(count.stats.in_flight for count in known),
         "delayed": sum(count.stats.delayed for count in known),
         "dead": sum(count.stats.dead for count in known),
         "oldest_age_s": max(ages, default=None),

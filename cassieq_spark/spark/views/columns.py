@@ -196,7 +196,7 @@ STATS: Final = _of_facts(
     "stats",
     (),
     *_facts(
-        "visible long, by_priority by_int, invisible long, delayed long, dead long, "
+        "visible long, by_priority by_int, in_flight long, delayed long, dead long, "
         "oldest_age_s double oldest_age, buckets by_text, consumers by_text, applied_lwts long"
     ),
 )
