@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack, overload
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.handle import PutManyOptions, Queue, Seconds
-from cassieq_spark.queue.put.results import PutResult
+from cassieq_spark.queue.handle import Queue, Seconds
 from cassieq_spark.store.process import OfOneProcess
 
 
@@ -62,32 +60,7 @@ class AsyncQueue(OfOneProcess):
     put = awaited(Queue.put)
     get = awaited(Queue.get)
 
-    if TYPE_CHECKING:  # a decorator keeps only the first of two overloads
-
-        @overload
-        async def put_many(
-            self,
-            /,
-            bodies: Iterable[bytes],
-            *,
-            dedup_keys: None = None,
-            **more: Unpack[PutManyOptions],
-        ) -> list[str]: ...
-
-        @overload
-        async def put_many(
-            self,
-            /,
-            bodies: Iterable[bytes],
-            *,
-            dedup_keys: Sequence[str | None],
-            **more: Unpack[PutManyOptions],
-        ) -> list[PutResult]: ...
-
-        async def put_many(self, /, bodies: Iterable[bytes], **more: Any) -> Any: ...
-
-    else:
-        put_many = awaited(Queue.put_many)
+    put_many = awaited(Queue.put_many)
 
     @documented(Queue.consumer)
     def consumer(

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
@@ -114,9 +113,10 @@ def put(
         opened = client.queue(queue)
         for batch in found:
             try:
-                _print_put(opened.put_many(batch, **more), out)
+                put = opened.put_many(batch, **more)
+                _print_put(put, out, has_key=dedup_key is not None)
             except PutAmbiguous as error:
-                _print_put(error.stored, out)
+                _print_put(list(map(PutResult, error.stored)), out, has_key=False)
                 for unknown in error.message_ids:
                     print_note(f"unknown: {unknown}")
                 raise
@@ -274,10 +274,10 @@ def show_body(message: Message) -> str:
     return text.replace(":", "\\x3a", 1) if text.startswith(BASE64) else text
 
 
-def _print_put(put: Sequence[str | PutResult], out: Out) -> None:
-    shown = [asdict(one) if isinstance(one, PutResult) else {"message_id": one} for one in put]
-    out.lines(shown, (one["message_id"] for one in shown))
-    if not out.as_json and any(one.get("duplicate") for one in shown):
+def _print_put(put: Sequence[PutResult], out: Out, *, has_key: bool) -> None:
+    shown = [{"message_id": one} | ({"duplicate": one.duplicate} if has_key else {}) for one in put]
+    out.lines(shown, put)
+    if not out.as_json and any(one.duplicate for one in put):
         print_note("duplicate: it was put before with this key; nothing was stored")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, TypedDict, Unpack, overload
+from typing import Final
 from uuid import UUID
 
 from cassieq_spark import tracing
@@ -47,20 +47,6 @@ QUEUES: Final = 1_000
 LOOK_AGAIN_S: Final = 5.0
 """The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
 s."""
-
-
-class PutManyOptions(TypedDict, total=False):
-    """The arguments of `Queue.put_many` on which the type of its result does not depend."""
-
-    priority: int | Sequence[int]
-    key: str | None
-    delay: Seconds | Sequence[Seconds]
-    due_at: datetime | None
-    ttl: Seconds | None
-    tag: str | None
-    headers: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None
-    group: str | Sequence[str | None] | None
-    message_ids: Sequence[UUID | str | None] | None
 
 
 class Work:
@@ -118,7 +104,7 @@ class Queue(OfOneProcess):
         group: str | None = None,
         message_id: UUID | str | None = None,
         dedup_key: str | None = None,
-    ) -> str:
+    ) -> PutResult:
         """Put one message. Once this returns, it is delivered until it is acked or expires.
 
         Args:
@@ -141,7 +127,8 @@ class Queue(OfOneProcess):
                 retried.
 
         Returns:
-            The message id. For a duplicate, it is the id of the first message with this key.
+            The message id, a text. Its ``duplicate`` says whether this key was put before; then it
+            is the id of that message.
 
         Raises:
             BodyInvalid, OptionInvalid: An argument has a wrong form; nothing was written.
@@ -156,27 +143,7 @@ class Queue(OfOneProcess):
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
         lane = await self._current()
         put = await self._work.puts.put(lane, [body], where, ttl=ttl, dedup_keys=keys, **more)
-        return put.message_ids[0]
-
-    @overload
-    def put_many(
-        self,
-        /,
-        bodies: Iterable[bytes],
-        *,
-        dedup_keys: None = None,
-        **more: Unpack[PutManyOptions],
-    ) -> list[str]: ...
-
-    @overload
-    def put_many(
-        self,
-        /,
-        bodies: Iterable[bytes],
-        *,
-        dedup_keys: Sequence[str | None],
-        **more: Unpack[PutManyOptions],
-    ) -> list[PutResult]: ...
+        return put.results[0]
 
     @blocking
     async def put_many(
@@ -194,7 +161,7 @@ class Queue(OfOneProcess):
         group: str | Sequence[str | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None] | None = None,
-    ) -> list[str] | list[PutResult]:
+    ) -> list[PutResult]:
         """Put messages together: thousands cost a few rows and round trips. Not all or nothing.
 
         Singular arguments apply to every message. Priority, delay, headers and group may also be
@@ -206,8 +173,7 @@ class Queue(OfOneProcess):
                 key costs an LWT. Keys are also compared with each other.
 
         Returns:
-            The message ids, in order. With ``dedup_keys``, `PutResult`s that say which messages
-            were new.
+            The message ids, in order; each says whether it was new, as that of `put`.
 
         Raises:
             PutAmbiguous: It is also raised if only a part is stored: ``stored`` names that part.
@@ -217,7 +183,7 @@ class Queue(OfOneProcess):
         more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
         lane = await self._current()
         put = await self._work.puts.put(lane, bodies, where, ttl=ttl, dedup_keys=dedup_keys, **more)
-        return put.message_ids if dedup_keys is None else put.results
+        return put.results
 
     @blocking
     async def get(

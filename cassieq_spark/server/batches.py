@@ -126,7 +126,7 @@ def _results(ids: list[str], error: PutAmbiguous) -> list[PutResult | Exception]
     unstored = Counter(ids) - Counter(error.stored)
     unknown = (*error.message_ids, *(one for one in unstored if one in error.stored))
     mine = PutAmbiguous(error.message, message_ids=unknown, stored=error.stored)
-    return [mine if one in unstored else PutResult(message_id=one, duplicate=False) for one in ids]
+    return [mine if one in unstored else PutResult(one) for one in ids]
 
 
 async def each(

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import OptionInvalid, PutAmbiguous, QueueDeleted, StoreError
+from cassieq_spark.errors import (
+    OptionInvalid,
+    PutAmbiguous,
+    QueueDeleted,
+    StoreTimeout,
+)
 from cassieq_spark.model.bucket import sealing
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.dedup import YOUNG_US
-from cassieq_spark.queue.put.producer import Producer
+from cassieq_spark.queue.put.producer import Producer, Proof
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
@@ -91,9 +96,9 @@ def test_put_many_says_what_was_new(open_door: OpenDoor) -> None:
     assert earlier == found[1].message_id
     assert found[0].message_id == found[2].message_id
     assert 5 == len({one.message_id for one in found})
-    assert [cassieq.PutResult(message_id=earlier, duplicate=True)] == door.queue.put_many(
-        [b"b"], dedup_keys=["b"]
-    )
+    (again,) = door.queue.put_many([b"b"], dedup_keys=["b"])
+    assert (earlier, True) == (again, again.duplicate)
+    assert door.queue.put(b"b", dedup_key="b").duplicate
     assert [] == door.queue.put_many([], dedup_keys=[])
     by_body = {one.body: one.message_id for one in door.queue.get(100)}
     places = {b"a": 0, b"b": 1, b"d": 3, b"e": 4, b"c": 5}
@@ -243,8 +248,9 @@ def test_what_is_ambiguous_is_put_again_with_its_key_and_is_there_once(
     door.queue.put(b"before")
 
     class Dead(Producer):
-        async def _proven(self, *_: Any, **__: Any) -> None:
+        async def _proven(self, *_: Any) -> Proof:
             """Nothing is answered any more."""
+            return Proof(kept=None, failure=StoreTimeout("nothing is answered"))
 
     producers = door.queue._work.puts.producers
     alive = producers.get(door.lane.lane_id)

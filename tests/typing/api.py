@@ -28,8 +28,8 @@ def client_api() -> None:
         assert_type(queue.stats().visible, int)
         client.forget_sink("orders", "sink")
         message_id = queue.put(b"m", delay=timedelta(1), headers={"k": "v"}, group="g")
-        assert_type(message_id, str)
-        assert_type(queue.put_many([b"1"], message_ids=[message_id]), list[str])
+        assert_type(message_id, cassieq.PutResult)
+        assert_type(queue.put_many([b"1"], message_ids=[message_id]), list[cassieq.PutResult])
         messages = queue.get(10, wait=1)
         assert_type(messages, list[cassieq.Message])
         queue.ack(messages)
@@ -59,8 +59,10 @@ async def async_api() -> None:
         assert_type(await client.queue("orders"), cassieq.AsyncQueue)
         assert_type(await client.queues(), list[cassieq.QueueInfo])
         assert_type(await queue.stats(), cassieq.QueueStats)
-        assert_type(await queue.put(b"m", delay=timedelta(1), headers={"k": "v"}), str)
-        assert_type(await queue.put_many([b"1"], group=["g"]), list[str])
+        assert_type(
+            await queue.put(b"m", delay=timedelta(1), headers={"k": "v"}), cassieq.PutResult
+        )
+        assert_type(await queue.put_many([b"1"], group=["g"]), list[cassieq.PutResult])
         assert_type(await queue.put_many([b"1"], dedup_keys=["k"]), list[cassieq.PutResult])
         messages = await queue.get(10, wait=1)
         assert_type(messages, list[cassieq.Message])

@@ -23,7 +23,6 @@ VALUES: list[Any] = [
     INFO.settings,
     MESSAGE,
     cassieq.Progress(queue="orders", queues_done=0, queues=1, share=0.5),
-    cassieq.PutResult(message_id="1", duplicate=False),
     cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
     cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
     cassieq.Settled(acked=1),
@@ -113,3 +112,13 @@ def test_a_client_that_could_not_connect_is_collected_without_a_warning() -> Non
 def test_the_package_shows_its_public_names_only() -> None:
     shown = {name for name in dir(cassieq) if not name.startswith("__")}
     assert set(cassieq.__all__) == shown
+
+
+def test_a_put_result_is_a_message_id_that_knows_more() -> None:
+    result = cassieq.PutResult("1", duplicate=True)
+    assert ("1", "1", True) == (result, result.message_id, result.duplicate)
+    assert type(result.message_id) is str
+    assert '"1"' == json.dumps(result)
+    pickled = pickle.loads(pickle.dumps(result))  # noqa: S301 - it is our own
+    for again in (copy.copy(result), copy.deepcopy(result), pickled):
+        assert ("1", True) == (again, again.duplicate)

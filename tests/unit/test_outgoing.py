@@ -33,7 +33,7 @@ def told(backend: Fails, *ids: str) -> list[PutResult | Exception]:
 def test_what_was_stored_is_told_and_what_is_unknown_is_not() -> None:
     first, second, third = told(Fails(("a",), ("b",)), "a", "b", "c")
 
-    assert PutResult(message_id="a", duplicate=False) == first
+    assert PutResult("a") == first
     assert isinstance(second, PutAmbiguous)
     assert isinstance(third, PutAmbiguous)
     assert ("b",) == second.message_ids
@@ -60,7 +60,7 @@ def test_a_request_of_which_nothing_is_known_names_all_of_its_messages() -> None
 
 
 def test_what_has_befallen_some_is_no_error_of_the_request() -> None:
-    stored = PutResult(message_id="a", duplicate=False)
+    stored = PutResult("a")
 
     check_any([stored, PutAmbiguous("cut off", message_ids=("b",))])
     check_any([PutAmbiguous("cut off", message_ids=("b",)), ValueError()])

@@ -5,27 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, copied
-from cassieq_spark.model.frozen import frozen
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs, message_id_of
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.put.encode import Packed
 
 
-@frozen
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutResult:
-    """The result of one message.
+class PutResult(str):
+    """The id of a message that was put; for a duplicate, the id of the message put before.
 
     Attributes:
-        message_id: The message's own id; for a duplicate, the id of the message put before.
         duplicate: Whether its key was put already within the queue's window, so nothing was stored.
     """
 
-    message_id: str
+    __slots__ = ("duplicate",)
     duplicate: bool
+
+    def __new__(cls, message_id: str, *, duplicate: bool = False) -> Self:
+        """Make a message id of a text."""
+        made = super().__new__(cls, message_id)
+        made.duplicate = duplicate
+        return made
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, bool]]:
+        """Copy and pickle both parts."""
+        return (str(self),), {"duplicate": self.duplicate}
+
+    def __repr__(self) -> str:
+        """Show both parts."""
+        return f"PutResult({str(self)!r}, duplicate={self.duplicate})"
+
+    @property
+    def message_id(self) -> str:
+        """The id as a plain text."""
+        return str(self)
 
 
 class State(Enum):
@@ -60,15 +76,10 @@ class Puts:
         return [message_id for message_id, state in self.each if state in states]
 
     @property
-    def message_ids(self) -> list[str]:
-        """The ids of all messages."""
-        return [message_id for message_id, _ in self.each]
-
-    @property
     def results(self) -> list[PutResult]:
         """The result of each message, if all are stored."""
         return [
-            PutResult(message_id=message_id, duplicate=state is State.DUPLICATE)
+            PutResult(message_id, duplicate=state is State.DUPLICATE)
             for message_id, state in self.each
         ]
 
