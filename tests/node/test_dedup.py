@@ -15,6 +15,7 @@ from cassieq_spark.errors import (
     OptionInvalid,
     PutAmbiguous,
     QueueDeleted,
+    StoreError,
     StoreTimeout,
 )
 from cassieq_spark.model.bucket import sealing
