@@ -211,7 +211,7 @@ URL = "http://localhost/000000000000/x"
 ANSWERS: dict[str, Request] = {
     "sqs json": sqs("ReceiveMessage", json.dumps({"QueueUrl": URL, "MaxNumberOfMessages": 10})),
     "form": form(f"Action=ReceiveMessage&QueueUrl={URL}&MaxNumberOfMessages=10"),
-    "json": rest("/x/messages/next?max=10", ""),
+    "json": rest("/x/messages/next?max_messages=10", ""),
 }
 """Requests of a few bytes that are answered with ten messages."""
 

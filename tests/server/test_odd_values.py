@@ -101,7 +101,7 @@ class Place:
         rest, cli = self.rest, self.cli
         check(of_python(self.client.queue(name).peek(COUNT + 1)), gone=gone)
         for path in ("messages", "dead-letters"):
-            answer = rest.get(f"/queues/{name}/{path}", params={"max": 100})
+            answer = rest.get(f"/queues/{name}/{path}", params={"max_messages": 100})
             check(of_json(answer.json()["messages"]), gone=gone)
         check(of_json(cli("peek", name, "--max", "100", "--json").objects), gone=gone)
         check(of_json(cli("dead", "show", name, "--limit", "99", "--json").objects), gone=gone)
@@ -202,7 +202,7 @@ def test_the_rest_door_delivers_it_as_bytes_and_as_json(place: Place) -> None:
     receipts = [one.headers["cassieq-receipt"] for one in raw]
     place.queue.release(receipts, count_delivery=False)
 
-    check(of_json(lease(place.rest, path, max=100)))
+    check(of_json(lease(place.rest, path, max_messages=100)))
 
 
 def test_the_sqs_door_delivers_it_by_both_protocols(place: Place, sqs: Any) -> None:

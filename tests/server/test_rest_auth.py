@@ -172,7 +172,7 @@ def test_tokens_and_presigned_urls_are_let_in_and_all_else_is_not(
     assert (401, "authentication_failed") == (status, json.loads(body)["code"])
     assert "AWS4-HMAC-SHA256" in headers["www-authenticate"]
 
-    request = AWSRequest(method="GET", url=f"{guarded.url}{path}?max=5")
+    request = AWSRequest(method="GET", url=f"{guarded.url}{path}?max_messages=5")
     SigV4QueryAuth(Credentials(*account.key), "sqs", "eu-west-1", expires=60).add_auth(request)
     assert ["x"] == [one["body"] for one in httpx.get(request.url).json()["messages"]]
     assert 403 > own.get("/queues/orders/messages").status_code

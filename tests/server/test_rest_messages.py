@@ -153,7 +153,7 @@ def test_many_are_put_and_leased_together(rest: httpx.Client, queue: str) -> Non
     ids = [one["message_id"] for one in results]
     assert 4 == len(set(ids))
 
-    got = {one["message_id"]: one for one in lease(rest, queue, max=10)}
+    got = {one["message_id"]: one for one in lease(rest, queue, max_messages=10)}
     assert ids[:3] == [one for one in ids if one in got]
     assert ("text ü", "text", {"n": "1"}) == tuple(
         got[ids[0]][key] for key in ("body", "encoding", "headers")
@@ -171,7 +171,7 @@ def test_a_time_to_live_is_taken_and_a_wrong_one_refused_by_name(
     messages = [{"body": "a", "ttl": 3_600}, {"body": "b"}, {"body": "c", "ttl": 86_400}]
     answer = rest.post(f"{queue}/messages/batch", json={"messages": messages})
     assert [1, 1, 1] == ["message_id" in one for one in answer.json()["results"]]
-    assert 4 == len(lease(rest, queue, max=10))
+    assert 4 == len(lease(rest, queue, max_messages=10))
 
 
 def test_a_key_is_put_once_by_any_request(rest: httpx.Client, queue: str) -> None:
@@ -198,7 +198,7 @@ def test_a_key_is_put_once_by_any_request(rest: httpx.Client, queue: str) -> Non
     assert {"message_id": message_id, "duplicate": True} == results[0]
     assert ["message_id"] * 2 == [key for one in results[1:] for key in one]
     assert {"first", "b", "c"} == {
-        one["body"] for _ in range(3) for one in lease(rest, queue, max=10)
+        one["body"] for _ in range(3) for one in lease(rest, queue, max_messages=10)
     }
 
 
@@ -210,7 +210,7 @@ def test_a_message_is_put_with_the_time_when_it_is_due(rest: httpx.Client, queue
     answer = rest.post(f"{queue}/messages/batch", json={"messages": messages})
     assert [1, 1] == ["message_id" in one for one in answer.json()["results"]]
     assert 2 == rest.get(f"{queue}/statistics").json()["scheduled"]
-    assert 1 == len(lease(rest, queue, max=10))
+    assert 1 == len(lease(rest, queue, max_messages=10))
     for wrong in ("2030-01-01T09:00", "tomorrow", "5", "9999-12-31T00:00:00Z"):
         refused = rest.post(f"{queue}/messages", params={"due_at": wrong}, content=b"x")
         assert (400, "option_invalid") == problem(refused)[:2]
@@ -250,10 +250,10 @@ def test_higher_priorities_come_first_and_lower_ones_can_be_left(
     for priority in (0, 1):
         rest.post(f"{queue}/messages", params={"priority": priority}, content=b"x")
 
-    (first,) = lease(rest, queue, max=10, min_priority=1)
+    (first,) = lease(rest, queue, max_messages=10, min_priority=1)
     assert 1 == first["priority"]
-    assert [] == lease(rest, queue, max=10, min_priority=1)
-    (second,) = lease(rest, queue, max=10)
+    assert [] == lease(rest, queue, max_messages=10, min_priority=1)
+    (second,) = lease(rest, queue, max_messages=10)
     assert 0 == second["priority"]
 
 
@@ -266,7 +266,7 @@ def test_a_message_id_that_is_put_twice_is_told_by_the_consumer(
         put = rest.post(f"{queue}/messages", params={"message_id": message_id}, content=b"x")
         assert message_id == put.json()["message_id"]
 
-    assert [message_id] * 2 == [one["message_id"] for one in lease(rest, queue, max=10)]
+    assert [message_id] * 2 == [one["message_id"] for one in lease(rest, queue, max_messages=10)]
 
 
 @pytest.mark.parametrize("way", [{"params": {"wait": 20}}, {"headers": {"Prefer": "wait=20"}}])
@@ -309,7 +309,7 @@ def test_a_client_that_goes_away_leaves_its_message_to_the_next(
 
 
 def test_bytes_are_one_message(rest: httpx.Client, queue: str) -> None:
-    refused = rest.post(f"{queue}/messages/next", params={"max": 2}, headers=RAW)
+    refused = rest.post(f"{queue}/messages/next", params={"max_messages": 2}, headers=RAW)
     assert (406, "not_acceptable", None) == problem(refused)
 
 
@@ -340,7 +340,7 @@ def test_a_group_is_put_and_given_back_with_its_message(rest: httpx.Client, queu
     groups = {"two": "c", "three": None, "four": None}
     assert groups == {one["body"]: one["group"] for one in peeked}
     assert [{}] * 3 == [one["headers"] for one in peeked]
-    assert groups == {one["body"]: one["group"] for one in lease(rest, queue, max=10)}
+    assert groups == {one["body"]: one["group"] for one in lease(rest, queue, max_messages=10)}
     assert 201 == rest.post(f"{queue}/messages", content=b"five").status_code
     assert "cassieq-group" not in rest.post(f"{queue}/messages/next", headers=RAW).headers
 

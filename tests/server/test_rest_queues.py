@@ -71,7 +71,7 @@ def test_queues_are_listed_by_prefix_in_pages(rest: httpx.Client, name: str) -> 
         rest.put(f"/queues/{one}")
     prefix = {"prefix": name[-70:] + "-"}
 
-    first = rest.get("/queues", params={**prefix, "max": 3}).json()
+    first = rest.get("/queues", params={**prefix, "max_queues": 3}).json()
     assert {"queues": names[:3], "next": names[2]} == first
     rest_of_it = rest.get("/queues", params={**prefix, "after": first["next"]}).json()
     assert {"queues": names[3:], "next": None} == rest_of_it
@@ -126,8 +126,8 @@ def test_statistics_count_what_is_there_and_a_purge_drops_it(
         ("TRACE", "/queues", 405, "method_not_allowed"),
         ("GET", "/queues/no%20name", 400, "option_invalid"),
         ("GET", "/queues?nothing=1", 400, "option_unknown"),
-        ("GET", "/queues?max=many", 400, "option_invalid"),
-        ("GET", "/queues?max=1&max=2", 400, "option_invalid"),
+        ("GET", "/queues?max_queues=many", 400, "option_invalid"),
+        ("GET", "/queues?max_queues=1&max_queues=2", 400, "option_invalid"),
         ("GET", "/queues?prefix=%ff", 400, "option_invalid"),
     ],
 )

@@ -204,7 +204,7 @@ def test_rejected_messages_are_found_by_reason_and_redriven(
         letter[key] for key in ("body", "reason", "source_queue", "receipt")
     )
     assert [] == letters(before="2020-01-01")
-    for wrong in ({"where": "colour=red"}, {"before": "soon"}, {"max": 0}):
+    for wrong in ({"where": "colour=red"}, {"before": "soon"}, {"max_messages": 0}):
         assert (400, "option_invalid") == problem(rest.get(f"{dead}/dead-letters", params=wrong))[
             :2
         ]

@@ -290,7 +290,7 @@ def test_a_request_goes_on_with_its_callers_trace(spans: Spans, served: str, ord
     with httpx.Client(base_url=f"{served}/v1/queues/{orders.name}") as rest:
         put = rest.post("/messages", content=b"one", headers={"traceparent": PARENT})
         assert 201 == put.status_code
-        got = rest.post("/messages/next", params={"max": 1}).json()["messages"]
+        got = rest.post("/messages/next", params={"max_messages": 1}).json()["messages"]
         assert 404 == httpx.get(f"{served}/v1/queues/no-such-queue").status_code
 
     request = spans.one("rest putMessage")

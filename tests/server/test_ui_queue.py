@@ -221,7 +221,7 @@ def test_the_last_hour_is_what_passed_through_this_gateway(
     orders.put_many([b"x"] * 7)  # not through it
     for _ in range(3):
         assert 201 == rest.post(f"/queues/{orders.name}/messages", content=b"x").status_code
-    assert 200 == rest.post(f"/queues/{orders.name}/messages/next?max=2").status_code
+    assert 200 == rest.post(f"/queues/{orders.name}/messages/next?max_messages=2").status_code
     wait_until(lambda: "got: 2 messages" in text_of(local.get(path)), deadline_s=90)
     shown = local.get(path)
     assert "put: 3 messages" in text_of(shown)

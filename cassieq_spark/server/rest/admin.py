@@ -37,7 +37,7 @@ async def list_queues(call: Call) -> dict[str, Any]:
     left = sorted(
         name for name in own if name and name.startswith(query.prefix) and name > query.after
     )
-    page = left[: query.max]
+    page = left[: query.max_queues]
     return {"queues": page, "next": page[-1] if len(left) > len(page) else None}
 
 

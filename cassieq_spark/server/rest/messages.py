@@ -87,15 +87,15 @@ async def next_messages(call: Call) -> Answer:
     in its headers; 204 if there is none.
     """
     query = call.query
-    if call.is_raw and query.max > 1:
-        raise Refusal(406, f"{RAW} is the body of one message. Say max=1, or accept JSON")
+    if call.is_raw and query.max_messages > 1:
+        raise Refusal(406, f"{RAW} is the body of one message. Say max_messages=1, or accept JSON")
     wait_s, applied = query.wait, {}
     preferred = _preferred_wait(call.request)
     if wait_s is None and preferred is not None:
         wait_s = min(float(preferred), models.MOST_WAIT_S)
         applied = {"Preference-Applied": f"wait={wait_s:.0f}"}
     found = await call.receive(
-        query.max,
+        query.max_messages,
         wait=wait_s or 0.0,
         visibility_timeout=query.visibility_timeout,
         min_priority=query.min_priority,
@@ -110,7 +110,7 @@ async def peek(call: Call) -> Answer:
 
     They stay visible.
     """
-    backend, most = call.backend, call.query.max
+    backend, most = call.backend, call.query.max_messages
     found = await backend.reading(
         lambda: backend.on_queue(call.queue, lambda queue: queue.peek(most))
     )
@@ -130,7 +130,7 @@ async def show_letters(call: Call) -> Answer:
         async for one in browse(await call.lane()):
             if is_wanted(one):
                 found.append(one)
-            if len(found) == query.max:
+            if len(found) == query.max_messages:
                 break
         return found
 
@@ -149,7 +149,7 @@ async def redrive(call: Call) -> dict[str, Any]:
         call.queue,
         where=is_wanted,
         to=None if given.to is None else call.target(given.to),
-        max_messages=given.max,
+        max_messages=given.max_messages,
         may=call.principal.may_put,
         dry_run=given.dry_run,
     )

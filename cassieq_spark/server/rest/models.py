@@ -152,7 +152,7 @@ class Page(Strict):
 
     prefix: str = Field("", description="Only queues whose names begin with this.")
     after: str = Field("", description="Begin after this name: the member next of the last page.")
-    max: Shown = Field(100, description="The most queues of one page.")
+    max_queues: Shown = Field(100, description="The most queues of one page.")
 
 
 class Deletion(Strict):
@@ -187,7 +187,7 @@ class PutOne(Strict):
 class Next(Strict):
     """Which messages are leased, and for how long."""
 
-    max: Together = Field(1, description="The most messages.")
+    max_messages: Together = Field(1, description="The most messages.")
     wait: Wait | None = Field(
         None,
         description="Seconds to wait for the first message. A header Prefer: wait=20 is the same.",
@@ -201,7 +201,7 @@ class Next(Strict):
 class Peek(Strict):
     """How many messages are shown."""
 
-    max: Together = Field(10, description="The most messages.")
+    max_messages: Together = Field(10, description="The most messages.")
 
 
 class Update(Strict):
@@ -222,7 +222,7 @@ class Letters(Strict):
     )
     before: str | None = Field(None, description="Only messages that died before this time.")
     after: str | None = Field(None, description="Only messages that died at this time or later.")
-    max: Together = Field(20, description="The most messages.")
+    max_messages: Together = Field(20, description="The most messages.")
 
 
 # --- bodies ---------------------------------------------------------------------------------------
@@ -382,5 +382,5 @@ class Redrive(Strict):
     where: list[str] = Field([], description="As for the listing of dead letters.")
     before: str | None = None
     after: str | None = None
-    max: Many | None = Field(None, description="The most messages; the lowest ids go first.")
+    max_messages: Many | None = Field(None, description="The most messages; the lowest ids go first.")
     dry_run: bool = Field(False, description="Change nothing, and count.")
