@@ -56,7 +56,7 @@ def other(rest: httpx.Client, queue: str) -> Iterator[str]:
 @pytest.mark.invariant("I3")
 def test_each_ack_has_its_verdict(rest: httpx.Client, queue: str, other: str) -> None:
     put(rest, queue, "a", "b", "c")
-    first, second, third = (one["receipt"] for one in lease(rest, queue, max=3))
+    first, second, third = (one["receipt"] for one in lease(rest, queue, max_messages=3))
     assert ["released"] == settle(rest, queue, "release", receipts=[third])
 
     receipts = [first, third, "no receipt", second, other]
@@ -64,12 +64,12 @@ def test_each_ack_has_its_verdict(rest: httpx.Client, queue: str, other: str) ->
         rest, queue, "ack", receipts=receipts
     )
     assert ["already_acked", "stale"] == settle(rest, queue, "ack", receipts=[first, third])
-    assert ["c"] == [one["body"] for one in lease(rest, queue, max=10)]
+    assert ["c"] == [one["body"] for one in lease(rest, queue, max_messages=10)]
 
 
 def test_one_ack_says_its_verdict_by_the_status(rest: httpx.Client, queue: str, other: str) -> None:
     put(rest, queue, "a", "b")
-    first, second = (one["receipt"] for one in lease(rest, queue, max=2))
+    first, second = (one["receipt"] for one in lease(rest, queue, max_messages=2))
     settle(rest, queue, "release", receipts=[second])
 
     assert 204 == rest.delete(f"{queue}/messages/{first}").status_code
@@ -84,7 +84,9 @@ def test_a_receipt_of_no_delivery_is_invalid_and_the_others_are_settled(
     rest: httpx.Client, queue: str
 ) -> None:
     put(rest, queue, "a", "b", "c", "d")
-    released, rejected, extended, acked = (one["receipt"] for one in lease(rest, queue, max=4))
+    released, rejected, extended, acked = (
+        one["receipt"] for one in lease(rest, queue, max_messages=4)
+    )
     never = never_handed_out(acked)
     assert problem(rest.delete(f"{queue}/messages/{never}")) == (400, "receipt_invalid", None)
 
@@ -106,32 +108,34 @@ def test_a_receipt_of_no_delivery_is_invalid_and_the_others_are_settled(
 
 def test_leases_are_extended_and_given_back(rest: httpx.Client, queue: str, other: str) -> None:
     put(rest, queue, "a", "b")
-    first, second = (one["receipt"] for one in lease(rest, queue, max=2, visibility_timeout=1))
+    first, second = (
+        one["receipt"] for one in lease(rest, queue, max_messages=2, visibility_timeout=1)
+    )
 
     assert ["extended", "invalid"] == settle(
         rest, queue, "extend", receipts=[first, other], visibility_timeout=600
     )
     assert ["extended"] == settle(rest, queue, "extend", receipts=[second], visibility_timeout=0)
-    (again,) = lease(rest, queue, max=2, wait=5)
+    (again,) = lease(rest, queue, max_messages=2, wait=5)
     assert ("b", 2) == (again["body"], again["delivery_count"])
     assert ["stale"] == settle(rest, queue, "extend", receipts=[second], visibility_timeout=5)
 
 
 def test_a_release_may_be_delayed_and_not_counted(rest: httpx.Client, queue: str) -> None:
     put(rest, queue, "a", "b")
-    first, second = (one["receipt"] for one in lease(rest, queue, max=2))
+    first, second = (one["receipt"] for one in lease(rest, queue, max_messages=2))
 
     assert ["released"] == settle(rest, queue, "release", receipts=[first], count_delivery=False)
     assert ["released"] == settle(rest, queue, "release", receipts=[second], delay=600)
     assert ["stale"] == settle(rest, queue, "release", receipts=[first])
-    (again,) = lease(rest, queue, max=2)
+    (again,) = lease(rest, queue, max_messages=2)
     assert ("a", 1) == (again["body"], again["delivery_count"])
     assert 1 == rest.get(f"{queue}/statistics").json()["delayed"]
 
 
 def test_a_message_is_updated(rest: httpx.Client, queue: str, other: str) -> None:
     put(rest, queue, "a", "b")
-    first, second = (one["receipt"] for one in lease(rest, queue, max=2))
+    first, second = (one["receipt"] for one in lease(rest, queue, max_messages=2))
 
     answer = rest.put(f"{queue}/messages/{first}", content=b"\xff")
     assert 200 == answer.status_code
@@ -150,7 +154,7 @@ def test_a_message_is_updated(rest: httpx.Client, queue: str, other: str) -> Non
     assert results[0]["new_receipt"]
     assert (None, None) == (results[1]["new_receipt"], results[1]["visible_until"])
     assert "receipt_invalid" == results[3]["problem"]["code"]
-    assert ["later"] == [one["body"] for one in lease(rest, queue, max=2)]
+    assert ["later"] == [one["body"] for one in lease(rest, queue, max_messages=2)]
     nothing = rest.post(f"{queue}/update", json={"updates": [{"receipt": second}]})
     assert "invalid" == nothing.json()["results"][0]["verdict"]
 
@@ -185,7 +189,7 @@ def test_rejected_messages_are_found_by_reason_and_redriven(
     shown = rest.patch(queue, json=change).json()
     assert dead.rpartition("/")[2] == shown["settings"]["dead_letter_queue"]
     put(rest, queue, "a", "b")
-    first, second = (one["receipt"] for one in lease(rest, queue, max=2))
+    first, second = (one["receipt"] for one in lease(rest, queue, max_messages=2))
     # This gateway sees the change at once.
     assert ["rejected"] == settle(rest, queue, "reject", receipts=[first], reason="no order")
     assert ["rejected"] == settle(rest, queue, "reject", receipts=[second], reason="too old")
@@ -213,7 +217,7 @@ def test_rejected_messages_are_found_by_reason_and_redriven(
     assert (0, {name: 2}) == (foreseen["moved"], foreseen["by_target"])
     done = rest.post(f"{dead}/redrive", json={"where": ["reason=no order"]}).json()
     assert (1, {name: 1}, []) == (done["moved"], done["by_target"], done["problems"])
-    assert ["a"] == [one["body"] for one in lease(rest, queue, max=10, wait=5)]
+    assert ["a"] == [one["body"] for one in lease(rest, queue, max_messages=10, wait=5)]
     refused = rest.post(f"{queue}/redrive", json={})
     assert (400, "option_invalid") == problem(refused)[:2]
     assert "no queue names" in refused.json()["detail"]
