@@ -354,9 +354,11 @@ class Client(OfOneProcess):
 
     def close(self) -> None:
         """Disconnect. Calls that wait for messages return none. Idempotent."""
-        if self._session.home.is_here and not self._session.is_closed and not portal.is_here():
-            portal.run(self._drain())
-        self._session.close()
+        try:
+            if self._session.home.is_here and not self._session.is_closed and not portal.is_here():
+                portal.run(self._drain())
+        finally:  # a Ctrl-C may have ended the wait
+            self._session.close()
 
     async def _drain(self) -> None:
         """Answer all calls that wait for messages; runs in the event loop."""

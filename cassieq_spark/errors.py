@@ -74,8 +74,14 @@ class CassieqError(Exception):
 
 
 def copied(error: E) -> E:
-    """Copy an error to raise it once more, as other callers raise the original at the same time."""
-    found = copy(error).with_traceback(error.__traceback__)
+    """Copy an error to raise it once more, as other callers raise the original at the same time.
+
+    An error that cannot be copied is raised itself: its class may want other arguments.
+    """
+    try:
+        found = copy(error).with_traceback(error.__traceback__)
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return error
     found.__cause__ = error.__cause__
     return found
 

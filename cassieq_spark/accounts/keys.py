@@ -89,10 +89,9 @@ class MasterKey:
                 status = os.fstat(file.fileno())
                 content = file.read(_LONGEST_FILE + 1)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not a path"
             raise MasterKeyInvalid(
-                f"the master key file {path} cannot be read: {reason}. Name another file, or make "
-                "one with: cassieq account master-key --out FILE"
+                f"the master key file {path} cannot be read: {_why(error)}. Name another "
+                "file, or make one with: cassieq account master-key --out FILE"
             ) from error
         is_open = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         if hasattr(os, "getuid") and status.st_uid == os.getuid() and is_open:
@@ -158,11 +157,17 @@ def write_new(path: str | os.PathLike[str]) -> None:
                 os.unlink(path)  # noqa: PTH108 - it may be no Path; half a key is in nobody's way
                 raise
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a path"
         raise MasterKeyInvalid(
-            f"the master key file {path} was not made: {reason}. An existing file is not replaced; "
-            "name another one"
+            f"the master key file {path} was not made: {_why(error)}. An existing file "
+            "is not replaced; name another one"
         ) from error
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return why a file cannot be used. A path with a null character is a ValueError."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "not a path"
 
 
 def _parse(path: object, content: bytes) -> list[bytes]:

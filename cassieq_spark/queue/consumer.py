@@ -216,19 +216,21 @@ class Ahead:
         """Store the acks, and give back messages that were not handed out; see `Consumer.close`."""
         until = self._clock.monotonic() + CLOSE_S
         self.shelf.close()
-        for timer in (self._look_timer, self._renewal_timer):
-            timer.set(inf)
+        self._look_timer.set(inf)
         # The flush stores acks that came before this, and no ack is accepted after it [T16].
         self.acks.close()
         with self._lane.store.session.within(CLOSE_S):
             try:
-                # The flush comes first: a look may wait for the store for long [T24].
+                # The flush comes first: a look may wait for the store for long [T24]. What waits
+                # here is renewed until it is given back: it was not delivered, so it must not run
+                # out, and count.
                 await self.acks.flush(until=until)
             finally:
                 if self._looking is not None:
                     left_s = max(0.0, until - self._clock.monotonic())
                     await asyncio.wait([self._looking], timeout=left_s)
                 self._is_over = True
+                self._renewal_timer.set(inf)
                 await self._give_back()
 
     def deadline(self, wait_s: float | None) -> float:
@@ -377,7 +379,7 @@ class Ahead:
 
     def _plan_renewal(self) -> None:
         """Set the time of the next renewal. A renewal that is running plans the next one itself."""
-        if self.shelf.is_closed:
+        if self._is_over:
             return
         now, now_us = self._clock.monotonic(), self._clock.now_us()
         at = inf

@@ -12,7 +12,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from copy import copy
 from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -20,7 +19,7 @@ from uuid import UUID
 
 from cassieq_spark.clock import Clock
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout, copied
 from cassieq_spark.log import get_logger
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId
@@ -106,7 +105,7 @@ def error_of(answer: Answer, doubt: CassieqError | None) -> CassieqError:
             else why.message
         )
     if isinstance(answer.error, CassieqError):
-        return copy(answer.error)  # others get it too, and each raises its own copy
+        return copied(answer.error)  # others get it too, and each raises its own copy
     return StoreTimeout(
         "other calls of this client work on the row, and were not answered in time. Nothing was "
         "sent. Try again"
@@ -338,7 +337,7 @@ class Row:
         self._failure = error
         for waiting, _ in self._callers.values():
             if not waiting.done():
-                waiting.set_exception(copy(error) if isinstance(error, Exception) else error)
+                waiting.set_exception(copied(error) if isinstance(error, Exception) else error)
         for ticket in list(self._company):
             _tell(self._company.pop(ticket), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import Any, Self, TypeVar
@@ -27,6 +27,7 @@ from cassieq_spark.errors import (
     StoreError,
     StoreTimeout,
     StoreUnavailable,
+    UsageError,
 )
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal, retries
@@ -115,7 +116,7 @@ class CqlSession:
         clock: Cluster time, measured by the nodes' clocks (G6).
         entropy: Draws all random values of the client.
         looks: The scans of programs' gets, with places of their own: each needs some of `map`'s.
-        is_closed: Whether `close` was called.
+        is_closed: Whether `close` was called, or it could not connect.
         patience_s: How much longer than `DEADLINE_S` a statement is retried (`store.shared`),
             unless `within` says otherwise.
     """
@@ -158,16 +159,19 @@ class CqlSession:
         self.clock = self._measured = ClusterClock(
             base, self.node_clocks, tell=warn_of, spawn=portal.start
         )
+        self._keeper: asyncio.Task[None] | None = None
         try:
-            self._keeper = portal.run(self._begin())
+            portal.run(self._begin())
         except BaseException:
-            self.transport.close()
+            self._cut()
             raise
 
-    async def _begin(self) -> asyncio.Task[None]:
+    async def _begin(self) -> None:
         """Measure the time; begin to measure it each minute."""
         await self._measured.settle()
-        return asyncio.get_running_loop().create_task(keep_time(ref(self._measured), self.home))
+        if not self.is_closed:  # a caller may have left meanwhile
+            work = keep_time(ref(self._measured), self.home)
+            self._keeper = asyncio.get_running_loop().create_task(work)
 
     async def run(self, statement: Statement, params: Sequence[Any] = ()) -> list[Any]:
         """Run a read or an idempotent write; retry it until the deadline if it was not answered.
@@ -382,14 +386,28 @@ class CqlSession:
         try:
             portal.run(self._ended())
         finally:
-            self.is_closed = True
+            self._cut()
+
+    def _cut(self) -> None:
+        """Send nothing any more. What should come before may have been interrupted, or not begun.
+
+        `_begin` may still run, so only the event loop knows the keeper.
+        """
+        self.is_closed = True
+        try:
+            with suppress(UsageError):  # the interpreter ends
+                portal.start(self._without_keeper())
+        finally:
             self.transport.close()
+
+    async def _without_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
 
     async def _ended(self) -> None:
         """Return when all work that was begun has ended; what was left is handed back before."""
         await portal.handed_back()
         self.is_closed = True
-        self._keeper.cancel()
         await self._side_by_side.close()
         await self.looks.close()
 

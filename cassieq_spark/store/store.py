@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
@@ -121,7 +120,7 @@ def _connect(options: ConnectionOptions) -> Store:
     session = CqlSession(options)
     try:
         portal.run(schema.check(session))
-    except CassieqError:
+    except BaseException:
         session.close()
         raise
     return Store(session)

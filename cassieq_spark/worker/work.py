@@ -71,7 +71,7 @@ class WorkSettings:
         timeout_s: How long the function may run for one message; then it is stopped, and has
             failed.
         grace_s: How long functions may go on after a stop.
-        idle_s: End when no message came for this long.
+        idle_s: End when gets were answered with no message for this long.
     """
 
     function: str
@@ -93,7 +93,9 @@ class _Pool:
         is_ready: Whether a process has found the function.
         refused: Why the last one did not.
         begun: Set when messages may be got from the consumer, or the worker stops.
-        last_s: When a message came, or there was something to do, for the last time, monotonic.
+        last_s: When a message came, there was something to do, or a get failed, for the last time,
+            monotonic.
+        empty_s: When a get was answered with nothing for the last time, monotonic.
         failure: The queue is gone.
         ends_at: The moment from which no function runs on, monotonic; infinite until a stop.
         stopped: Set when slots shall end, each when its message is settled.
@@ -116,6 +118,7 @@ class _Pool:
         self.refused: FunctionInvalid | None = None
         self.begun = threading.Event()
         self.last_s = 0.0
+        self.empty_s = -inf
         self.failure: QueueDeleted | None = None
         self.ends_at = inf
         self.stopped = threading.Event()
@@ -144,7 +147,8 @@ class _Pool:
         """Let the slots get messages; return when the worker should stop, or is idle for too long.
 
         It is idle when a slot waits in vain, and none has a message in hand, which may be given
-        back, and come again. A process that begins is no work: it may never have begun.
+        back, and come again. A process that begins is no work: it may never have begun. While the
+        store is away nobody knows, so only a get that was answered ends an idle time.
         """
         self.last_s = self.clock.monotonic()
         self.begun.set()
@@ -152,10 +156,10 @@ class _Pool:
             self.clock.wait(SLICE_S)
             if self.failure is not None:
                 raise self.failure
-            now_s, states = self.clock.monotonic(), {slot.state for slot in self.slots}
+            states = {slot.state for slot in self.slots}
             if _State.WORKS in states or _State.WAITS not in states:
-                self.last_s = now_s
-            elif now_s - self.last_s >= self.settings.idle_s:
+                self.last_s = self.clock.monotonic()
+            elif self.empty_s - self.last_s >= self.settings.idle_s:
                 return
 
     def stop(self) -> None:
@@ -268,15 +272,20 @@ class _Slot:
         self._drop(process)
 
     def _next(self) -> Message | None:
+        pool = self._pool
         try:
-            return self._pool.consumer.get(LOOK_S)
+            message = pool.consumer.get(LOOK_S)
         except ClientClosed:  # the worker stops
             return None
         except QueueDeleted:
             raise
         except StoreError:  # the consumer has logged it, and goes on
-            self._pool.stopped.wait(RETRY_S)
+            pool.stopped.wait(RETRY_S)
+            pool.last_s = pool.clock.monotonic()
             return None
+        if message is None:
+            pool.empty_s = pool.clock.monotonic()
+        return message
 
     def _work(self, process: Process, message: Message) -> bool:
         """Wait for the function, and settle its message. False: the process cannot be used on."""

@@ -187,7 +187,12 @@ def test_p23_leases_that_nobody_asks_for_any_more_are_let_go(
     run = new_uuid()
     (claimed,) = portal.run(door.reader(run=run, visibility_s=600).get(1))
     renewal = Renewal(door.store, run=run, give_up_after_s=60)
-    held = _Held(lane=door.lane, ids=frozenset({claimed.lease.lease_id}), visibility_us=600_000_000)
+    held = _Held(
+        lane=door.lane,
+        ids=frozenset({claimed.lease.lease_id}),
+        visibility_us=600_000_000,
+        until_us=claimed.lease.until_us,
+    )
     held.due_s = door.clock.monotonic()
     renewal._held = {claimed.place: held}
 

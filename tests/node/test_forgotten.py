@@ -295,7 +295,9 @@ def test_a_query_forgets_the_counts_of_queues_that_left_it(open_door: OpenDoor) 
 def test_a_bucket_that_was_acked_while_its_renewal_failed_is_forgotten(door: Door) -> None:
     renewal = Renewal(door.store, run=new_uuid(), give_up_after_s=1)
     lease, place = new_uuid(), door.place(0)
-    held = renewal._held[place] = _Held(lane=door.lane, ids=frozenset({lease}), visibility_us=1)
+    held = renewal._held[place] = _Held(
+        lane=door.lane, ids=frozenset({lease}), visibility_us=1, until_us=door.clock.now_us()
+    )
     renewal.drop({place: [lease]})
     renewal._end_round(place, held, StoreTimeout("no answer"))
     assert {} == renewal._held

@@ -505,6 +505,44 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
     wait_until(lambda: 0 == watch.queue.stats().in_flight)
 
 
+@pytest.mark.invariant("I2")
+def test_t5_close_renews_what_waits_while_an_ack_of_another_bucket_is_not_answered(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has seen it, so its delivery does not count."""
+    door, watch = open_door(), open_door()
+    monkeypatch.setattr(consumers, "CLOSE_S", 600.0)
+    for room in (cas, session):
+        monkeypatch.setattr(room, "DEADLINE_S", 600.0)
+    fill(door)
+    go = threading.Event()
+    consumer = door.queue.consumer(prefetch=40, visibility_timeout=20)
+    consumer.__enter__()  # no block: its end would close it once more
+    ahead, shelf = consumer._ahead, consumer._ahead.shelf
+    first = consumer.get(wait=30)
+    assert first is not None
+    wait_until(lambda: 39 == len(shelf.waiting()))
+    others = [one for one in shelf.waiting() if one.message.id // 10 != first.id // 10]
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            door.faults.before("update_bucket", lambda: go.wait(60))
+            consumer.ack(first)
+            wait_until(lambda: "an action before it" in str(door.faults))
+            closing = pool.submit(consumer.close)
+            wait_until(lambda: shelf.is_closed)
+            for _ in range(2):
+                for one in (door, watch):
+                    one.clock.advance(12)
+                ahead._loop.call_soon_threadsafe(ahead._plan_renewal)  # its timer is in real time
+                soon_us = door.clock.now_us() + 10_000_000
+                wait_until(lambda soon_us=soon_us: all(one.until_us > soon_us for one in others))
+        finally:
+            go.set()
+        closing.result()
+    counts = {one.id: one.delivery_count for one in watch.queue.get(40)}
+    assert dict.fromkeys((one.message.id for one in others), 1).items() <= counts.items()
+
+
 # --- repair -------------------------------------------------------------------------------------
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import struct
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -14,10 +17,12 @@ from uuid import UUID
 import pytest
 from cassandra import OperationTimedOut
 
+from cassieq_spark import client
+from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import StoreTimeout
+from cassieq_spark.errors import ClientClosed, StoreTimeout
 from cassieq_spark.options import ConnectionOptions
-from cassieq_spark.store import portal
+from cassieq_spark.store import portal, schema, store
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.driver import DriverTransport
 from cassieq_spark.store.session import CqlSession
@@ -30,7 +35,7 @@ from cassieq_spark.store.statements import (
     Statement,
 )
 from cassieq_spark.store.transport import Node, Page, Request, Told
-from cassieq_spark.testing import ManualClock
+from cassieq_spark.testing import ManualClock, wait_until
 
 OPTIONS = ConnectionOptions(
     contact_points=(("nowhere", 9042),), keyspace="k", datacenter="here", connect_timeout_s=1.0
@@ -38,6 +43,24 @@ OPTIONS = ConnectionOptions(
 NODE = Node(UUID(int=1), "10.0.0.1", "here", is_up=True)
 LANE = UUID(int=7)
 APPLIED = [(True,)]
+
+
+def ctrl_c() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def tasks_of(*names: str) -> list[str]:
+    """The tasks under way in the engine's loop that carry out one of these coroutines."""
+
+    async def look() -> list[str]:
+        coroutines = [str(one.get_coro()) for one in asyncio.all_tasks()]
+        return [one for one in coroutines if any(name in one for name in names)]
+
+    return portal.run(look())
+
+
+def has_ended(*names: str) -> None:
+    wait_until(lambda: not tasks_of(*names), describe=f"no task of {names}")
 
 
 class Paging:
@@ -73,11 +96,16 @@ class Paging:
         """Nothing is open."""
 
     def send(self, request: Request, told: Told) -> None:
+        name = request.statement.name
         if request.statement is READ_NODE_TIME:
             now = datetime.fromtimestamp(self.clock.now_us() / 1e6, UTC).replace(tzinfo=None)
-            told(Page([SimpleNamespace(now=now)]))
+            if name in self.holds:
+                if name not in self.held:
+                    ctrl_c()
+                self.held[name] = lambda: told(Page([SimpleNamespace(now=now)]))
+            else:
+                told(Page([SimpleNamespace(now=now)]))
             return
-        name = request.statement.name
         self.counts[name] += 1
         self.timeouts_s.append(request.timeout_s)
         self.clock.advance(min(self.takes_s, request.timeout_s))
@@ -200,3 +228,72 @@ def test_an_answer_that_the_driver_cannot_decode_is_asked_for_again(clock: Manua
     with CqlSession(OPTIONS, transport=Undecoded(clock, driver), clock=clock) as session:
         assert ["row"] == portal.run(session.run(READ_POINTERS, (LANE,)))
     assert [] == answers
+
+
+def test_a_connect_that_a_ctrl_c_ends_leaves_a_closed_session_and_no_task(
+    node: Paging, clock: ManualClock
+) -> None:
+    node.holds = ("read_node_time",)
+    session = CqlSession.__new__(CqlSession)
+    with pytest.raises(KeyboardInterrupt):
+        session.__init__(OPTIONS, transport=node, clock=clock)  # type: ignore[misc]  # to have it
+
+    with pytest.raises(ClientClosed):
+        session.check_open()
+    portal.portal().loop.call_soon_threadsafe(node.held["read_node_time"])
+    has_ended("CqlSession._begin")
+    assert [] == tasks_of("keep_time")
+
+
+def test_a_close_that_a_ctrl_c_ends_before_it_begins_leaves_no_task(
+    node: Paging, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = CqlSession(OPTIONS, transport=node, clock=clock)
+
+    def interrupted(work: Any) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as block:
+        block.setattr(portal, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+
+    assert session.is_closed
+    has_ended("keep_time")
+    session.close()
+
+
+def test_a_client_whose_close_a_ctrl_c_ends_early_is_closed(
+    node: Paging, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would hold its connections, and warn that it was never closed."""
+    monkeypatch.setattr(client, "CqlSession", partial(CqlSession, transport=node, clock=clock))
+    opened = Client(OPTIONS)
+
+    async def drain() -> None:
+        ctrl_c()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(opened, "_drain", drain)
+    with pytest.raises(KeyboardInterrupt):
+        opened.close()
+    with pytest.raises(ClientClosed):
+        opened.check()
+
+
+def test_a_store_whose_check_a_ctrl_c_ends_is_closed(
+    node: Paging, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[CqlSession] = []
+
+    async def check(session: CqlSession) -> None:
+        made.append(session)
+        ctrl_c()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(store, "CqlSession", partial(CqlSession, transport=node, clock=clock))
+    monkeypatch.setattr(schema, "check", check)
+    with pytest.raises(KeyboardInterrupt), store.opened(OPTIONS):
+        pass
+    assert [True] == [one.is_closed for one in made]

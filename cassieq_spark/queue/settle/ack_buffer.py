@@ -91,12 +91,13 @@ class AckBuffer:
             if self._is_closing:
                 raise ClientClosed("this consumer is closed. Use queue.ack() instead")
             new = {receipt.place for receipt in receipts} - self._gathered.keys()
+            if new:
+                # First of all: a Ctrl-C may end this at any line, and what was taken is stored.
+                self._loop.call_soon_threadsafe(self._expect, new, context=Context())
             for receipt in receipts:
                 self._gathered.setdefault(receipt.place, []).append(receipt)
             if span is not None:
                 self._asked_in |= dict.fromkeys(receipts, span)
-        if new:
-            self._loop.call_soon_threadsafe(self._expect, new, context=Context())
 
     def close(self) -> None:
         """Accept no more receipts. A last `flush` stores those that are here."""
@@ -149,6 +150,8 @@ class AckBuffer:
 
     def _expect(self, places: Set[Place]) -> None:
         """Note that acks have begun to gather for these buckets."""
+        with doors.lock:  # so that `add` has ended
+            places &= self._gathered.keys()
         for place in places:
             self._lane.store.rows.offer(place, partial(self._company, place))
         self._plan(self._within_s)

@@ -19,7 +19,7 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket import Lease
-from cassieq_spark.model.ids import ID_LIMIT, Place
+from cassieq_spark.model.ids import Place
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
@@ -51,9 +51,9 @@ class _Held:
     """
 
     lane: Lane
+    visibility_us: int
+    until_us: int
     ids: frozenset[UUID] = frozenset()
-    visibility_us: int = 0
-    until_us: int = ID_LIMIT
     due_s: float = inf
     is_under_way: bool = False
     has_failed: bool = False
@@ -115,7 +115,12 @@ class Renewal:
         """
         now_us, now_s = self._clock.now_us(), self._clock.monotonic()
         for place, lease in leases:
-            held = self._held.setdefault(place, _Held(lane=lane.sibling(place.lane)))
+            if (held := self._held.get(place)) is None:
+                held = self._held[place] = _Held(
+                    lane=lane.sibling(place.lane),
+                    visibility_us=visibility_us,
+                    until_us=lease.until_us,
+                )
             held.ids |= {lease.lease_id}
             held.visibility_us = visibility_us
             held.until_us = min(held.until_us, lease.until_us)
