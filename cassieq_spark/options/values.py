@@ -176,9 +176,7 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
     Args:
         from_text: Whether text is allowed, as Spark passes options on. The Python API refuses it.
     """
-    kinds = "seconds, timedelta, or text such as '30s' or '5m'"
-    if not from_text:
-        kinds = "seconds or timedelta"
+    kinds = "seconds, or text such as '30s' or '5m'" if from_text else "seconds or timedelta"
 
     def parse(value: object) -> float:
         if isinstance(value, timedelta):
