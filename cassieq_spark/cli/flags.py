@@ -13,7 +13,6 @@ import functools
 import inspect
 import io
 import logging
-import os
 import re
 import signal
 import sys
@@ -35,7 +34,8 @@ from cassieq_spark.embedded.daemon import DaemonState
 from cassieq_spark.embedded.machine import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
-from cassieq_spark.options.option import did_you_mean, named_in, parts_of
+from cassieq_spark.options.option import named_in, parts_of
+from cassieq_spark.options.parse import DEFAULT, FILE, GIVEN, in_force, unknown
 from cassieq_spark.options.values import HIDDEN, show_seconds
 
 FILE_NAME: Final = "cassieq.toml"
@@ -162,7 +162,7 @@ class Connection:
         given = {
             one.option.name: one.value
             for one in settings
-            if one.value is not None and one.origin not in ("default", one.option.variable)
+            if one.value is not None and one.origin not in (DEFAULT, one.option.variable)
         }
         if known["contactPoints"] is None:
             raise OptionInvalid(
@@ -177,15 +177,11 @@ class Connection:
         return Client(parse_connection(given))
 
     def _setting(self, option: Option) -> Setting:
-        if (value := self.flags.get(option.name)) is not None:
-            return Setting(option=option, value=value, origin="flag")
-        if option.variable in os.environ:
-            return Setting(option=option, value=os.environ[option.variable], origin=option.variable)
-        if (value := self.file.section("connection").get(option.name)) is not None:
-            return Setting(option=option, value=value, origin=str(self.file.path))
-        if option.name == "contactPoints" and (node := _local_node()) is not None:
-            return Setting(option=option, value=node, origin="cassieq cassandra start")
-        return Setting(option=option, value=option.default, origin="default")
+        value, origin = in_force(option, self.flags, self.file.section("connection"))
+        if origin == DEFAULT and option.name == "contactPoints" and (node := _local_node()):
+            value, origin = node, "cassieq cassandra start"
+        origin = {GIVEN: "flag", FILE: str(self.file.path)}.get(origin, origin)
+        return Setting(option=option, value=value, origin=origin)
 
 
 def _local_node() -> str | None:
@@ -226,8 +222,7 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
     found = {}
     for key, value in content.items():
         if key not in known:
-            hint = did_you_mean(key, known) or f" Its options are: {', '.join(known)}"
-            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
+            raise unknown(key, f"[{name}] of {path}", known.values())
         option, where = known[key], f"{key!r} in [{name}] of {path}"
         found[key] = queue_setting(option, value, where) if name == "queue" else value
         option.checked(where, found[key], given=value)

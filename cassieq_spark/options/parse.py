@@ -24,6 +24,7 @@ from cassieq_spark.options import values
 from cassieq_spark.options.option import (
     CONNECTION,
     ENV_PREFIX,
+    FORMAT,
     FORMATS,
     FOUR_HUNDRED_DAYS_S,
     QUEUE,
@@ -49,8 +50,6 @@ from cassieq_spark.options.values import NotAllowed, Values
 
 T = TypeVar("T", SourceOptions, ReadOptions, SinkOptions)
 N = TypeVar("N")
-
-_FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
 
 
 @frozen
@@ -395,6 +394,33 @@ def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     return _filled(_by_option(given, scope), scope)
 
 
+GIVEN: Final = "given"
+FILE: Final = "file"
+DEFAULT: Final = "default"
+
+
+def in_force(
+    option: Option, given: Mapping[str, Any], file: Mapping[str, Any] | None = None
+) -> tuple[Any, str]:
+    """The value of an option that counts, and where it comes from.
+
+    Args:
+        given: Arguments or flags by the option's name; None counts as not given.
+        file: What a configuration file says.
+
+    Returns:
+        The value with `GIVEN`, the variable's name, `FILE` or `DEFAULT`; nothing is checked.
+    """
+    if (value := given.get(option.name)) is not None:
+        return value, GIVEN
+    # A queue's settings are stored: they must not depend on who opens it from where.
+    if option.has_variable and Scope.QUEUE not in option.scopes and option.variable in os.environ:
+        return os.environ[option.variable], option.variable
+    if file is not None and option.name in file:
+        return file[option.name], FILE
+    return option.default, DEFAULT
+
+
 def _filled(
     arguments: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
 ) -> dict[str, Any]:
@@ -405,21 +431,16 @@ def _filled(
     """
     found: dict[str, Any] = {}
     for option in _of(scope):
-        # A queue's settings are stored: they must not depend on who opens it from where.
-        has_variable = option.has_variable and scope is not Scope.QUEUE
-        if option.name in arguments:
-            where = f"option {option.name!r} of {scope.value}"
-            found[option.name] = option.checked(where, arguments[option.name])
-        elif has_variable and option.variable in os.environ:
-            where = f"variable {option.variable}"
-            found[option.name] = option.checked(where, os.environ[option.variable])
+        value, origin = in_force(option, arguments)
+        named = f"option {option.name!r} of {scope.value}"
+        if origin != DEFAULT:
+            value = option.checked(named if origin == GIVEN else f"variable {origin}", value)
         elif option.is_required and option.name not in unless:
             raise OptionInvalid(
-                f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
-                f"{option.values.allowed}" + nearest_to(option.variable, os.environ)
+                f"{named} is not set. {option.doc} Set it to {option.values.allowed}"
+                + nearest_to(option.variable, os.environ)
             )
-        else:
-            found[option.name] = option.default
+        found[option.name] = value
     return found
 
 
@@ -429,16 +450,14 @@ def _by_option(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     Spark lower-cases names, so case does not count; Python's keyword arguments are taken as is.
     """
     known = {_key(option.name, scope): option for option in _of(scope)}
-    ignored = _of(Scope.SPARK) if scope in _FORMAT_SCOPES else []
-    ignored_keys = {_key(option.name, scope) for option in ignored}
     spelt: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     for name, value in given.items():
         key = _key(name, scope)
-        if key in ignored_keys:
+        if scope in FORMAT and key in _SPARKS:
             continue
         if key not in known:
-            raise unknown(name, scope.value, known)
+            raise unknown(name, scope.value, known.values())
         if key in spelt:
             raise OptionInvalid(
                 f"option {known[key].name!r} of {scope.value} is given twice, as {spelt[key]!r} "
@@ -458,20 +477,21 @@ def _stored(option: Option, value: Any) -> Any:
     return None if value is None and option.default is None else option.values.parse(value)
 
 
-def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown:
-    """The error for a name that is not among the known ones, which are by lower-case name."""
-    near = did_you_mean(name, (option.name for option in known.values()))
+def unknown(name: str, whose: str, known: Iterable[Option]) -> OptionUnknown:
+    """The error for a name that is not among the known options."""
+    names = [option.name for option in known]
+    near = did_you_mean(name, names)
     hints = [near.strip()] if near else []
     for option in OPTIONS:
-        if option.name.lower() == name.lower():
+        if option.name.lower() == name.lower() and option.name not in names:
             owners = " and ".join(other.value for other in Scope if other in option.scopes)
             hints.append(f"{option.name!r} belongs to {owners}: leave it out here")
     if not hints:
-        hints.append(
-            f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
-        )
+        hints.append(f"Its options are: {', '.join(sorted(names))}")
     return OptionUnknown(f"{name!r} is not an option of {whose}. {' '.join(hints)}")
 
+
+_SPARKS: Final = {option.name.lower() for option in SPARKS_OWN}
 
 _EITHER: Final = "the cassieq source or the cassieq batch reader"
 
@@ -487,10 +507,9 @@ def check_load(given: Mapping[str, Any]) -> None:
     refuse_path(given)
     names = {name.lower() for name in given}
     known = {one.name.lower(): one for one in OPTIONS if one.scopes & READING}
-    ignored = {one.name.lower() for one in OPTIONS if Scope.SPARK in one.scopes}
     for name in given:
-        if name.lower() not in known.keys() | ignored:
-            raise unknown(name, _EITHER, known)
+        if name.lower() not in known.keys() | _SPARKS:
+            raise unknown(name, _EITHER, known.values())
     refused: dict[Scope, UsageError] = {}
     for scope, parse in ((Scope.SOURCE, parse_source), (Scope.READ, parse_read)):
         try:

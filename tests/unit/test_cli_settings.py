@@ -115,8 +115,12 @@ def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.Monkey
         ('keyspace = "a"', "[cassieq:option_unknown] configuration file f.toml has 'keyspace'"),
         ("[conection]", "[cassieq:option_unknown] configuration file f.toml has 'conection'"),
         ('[connection]\nkeyspce = "a"', "Did you mean 'keyspace'?"),
-        ('[queue]\nkeyspace = "a"', "'keyspace' in [queue] of f.toml is not an option"),
+        (
+            '[queue]\nkeyspace = "a"',
+            "'keyspace' is not an option of [queue] of f.toml. 'keyspace' belongs",
+        ),
         ("[connection]\nkeyspace = 7", "'keyspace' in [connection] of f.toml is 7, allowed: 1 to"),
+        ("[queue]\nLinger = 1", "of [queue] of f.toml. Did you mean 'linger'?\n"),
         ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: seconds"),
         ('[queue]\nlinger = "2h"', "'linger' in [queue] of f.toml is '2h', allowed: a time from"),
         ("[connection", "[cassieq:option_invalid] configuration file f.toml is not valid TOML"),
