@@ -404,7 +404,7 @@ _CONFIG: Final = keyword(
 
 def connection_given(flags: dict[str, Any]) -> dict[str, Any]:
     """The options that flags gave, None for each that was not given."""
-    return {one.name: flags[_parameter(one)] for one in _CONNECTION_OPTIONS}
+    return {one.name: flags.get(_parameter(one)) for one in _CONNECTION_OPTIONS}
 
 
 _CONNECTION_FLAGS: Final = tuple(_flag(option, CONNECTION) for option in _CONNECTION_OPTIONS)
@@ -449,18 +449,13 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     Whatever goes wrong, there are no names, and nothing is printed: somebody is typing.
     """
     with contextlib.suppress(Exception), _silence(), _at_most(PATIENCE_S):
-        connection = _connection(ctx.params)
+        flags = {**connection_given(ctx.params), "connectTimeout": CONNECT_S}
+        connection = Connection(flags, find_file(ctx.params.get(_CONFIG.name)))
         if connection.value("username") and connection.value("password") is None:
             return []  # it would have to be asked for
         with connection.open() as client:
             return [one.name for one in client.queues() if one.name.startswith(incomplete)]
     return []
-
-
-def _connection(given: dict[str, Any]) -> Connection:
-    by_name = {name.replace("_", ""): value for name, value in given.items()}
-    flags = {one.name: by_name.get(one.name.lower()) for one in options_of("connection")}
-    return Connection({**flags, "connectTimeout": CONNECT_S}, find_file(given.get("config_file")))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from cassieq_spark.errors import (
@@ -52,6 +53,14 @@ T = TypeVar("T", SourceOptions, ReadOptions, SinkOptions)
 N = TypeVar("N")
 
 
+_whole: Final = partial(values.whole, from_text=False)
+
+
+def _time(low: float, high: float, **more: Any) -> Any:
+    """A row of a time in seconds."""
+    return row(values.seconds(low, high, from_text=False), unit="seconds", **more)
+
+
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
@@ -90,39 +99,21 @@ class QueueSettings:
             after it was set. Unset: keys are refused.
     """
 
-    bucket_size: int = row(values.whole(1, 100_000, from_text=False), default=100_000, unit="ids")
-    priorities: int = row(
-        values.whole(1, MAX_PRIORITIES, from_text=False), default=1, unit="classes"
-    )
-    shards: int = row(values.whole(1, MAX_SHARDS, from_text=False), default=1, unit="lanes")
+    bucket_size: int = row(_whole(1, 100_000), default=100_000, unit="ids")
+    priorities: int = row(_whole(1, MAX_PRIORITIES), default=1, unit="classes")
+    shards: int = row(_whole(1, MAX_SHARDS), default=1, unit="lanes")
     fairness: float = row(values.share(0.5), default=0.1, unit="share")
-    schedule_after_s: float = row(
-        values.seconds(0, 86_400, from_text=False), default=900.0, unit="seconds"
-    )
-    schedule_period_s: float = row(
-        values.seconds(60, 86_400, from_text=False), default=3_600.0, unit="seconds"
-    )
-    visibility_timeout_s: float = row(
-        values.seconds(0.1, THIRTY_DAYS_S, from_text=False), default=30.0, unit="seconds"
-    )
-    max_deliveries: int | None = row(
-        values.whole(1, (1 << 31) - 1, from_text=False), unit="deliveries", example=5
-    )
+    schedule_after_s: float = _time(0, 86_400, default=900.0)
+    schedule_period_s: float = _time(60, 86_400, default=3_600.0)
+    visibility_timeout_s: float = _time(0.1, THIRTY_DAYS_S, default=30.0)
+    max_deliveries: int | None = row(_whole(1, (1 << 31) - 1), unit="deliveries", example=5)
     dead_letter_queue: QueueName | None = row(values.queue_name(), example="orders.dead")
-    repair_timeout_s: float = row(
-        values.seconds(0.2, 86_400, from_text=False), default=15.0, unit="seconds"
-    )
-    linger_s: float = row(values.seconds(0, 60, from_text=False), default=0.02, unit="seconds")
-    gap_timeout_s: float = row(
-        values.seconds(0.1, 86_400, from_text=False), default=10.0, unit="seconds"
-    )
-    retention_s: float | None = row(
-        values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False), unit="seconds", example=345_600
-    )
+    repair_timeout_s: float = _time(0.2, 86_400, default=15.0)
+    linger_s: float = _time(0, 60, default=0.02)
+    gap_timeout_s: float = _time(0.1, 86_400, default=10.0)
+    retention_s: float | None = _time(60, FOUR_HUNDRED_DAYS_S, example=345_600)
     dead_letter_expired: bool = row(values.flag(), default=False)
-    dedup_window_s: float | None = row(
-        values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False), unit="seconds", example=3_600
-    )
+    dedup_window_s: float | None = _time(MIN_WINDOW_S, MAX_WINDOW_S, example=3_600)
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
