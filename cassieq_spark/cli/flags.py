@@ -77,9 +77,16 @@ def seconds(name: str, given: str, least: float = 0.0, most: float = LONGEST_S) 
     return replace(values.seconds(least, most), allowed=allowed).checked(name, given)
 
 
-def queue_setting(option: Option, given: Any, name: str) -> Any:
-    """The value for `Client.create_queue`: times are numbers there, and text in a terminal."""
-    return seconds(name, given) if option.unit == "seconds" and isinstance(given, str) else given
+def checked(option: Option, name: str, given: Any) -> Any:
+    """The checked value of an option; a time may be text, though `Client.create_queue` takes none.
+
+    Raises:
+        OptionInvalid: It is not allowed; the error calls it by the name.
+    """
+    if option.unit != "seconds":
+        return option.checked(name, given)
+    schema = option.values.schema
+    return values.seconds(schema["minimum"], schema["maximum"]).checked(name, given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +230,8 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
     for key, value in content.items():
         if key not in known:
             raise unknown(key, f"[{name}] of {path}", known.values())
-        option, where = known[key], f"{key!r} in [{name}] of {path}"
-        found[key] = queue_setting(option, value, where) if name == "queue" else value
-        option.checked(where, found[key], given=value)
+        parsed = checked(known[key], f"{key!r} in [{name}] of {path}", value)
+        found[key] = parsed if name == "queue" else value  # the parser of a connection reads text
     return found
 
 
@@ -428,7 +434,7 @@ def settings_flags(*, without: Iterable[str] = ()) -> Flags:
 
     def build(flags: dict[str, Any]) -> dict[str, Any]:
         return {
-            option.name: queue_setting(option, value, flag_of(option))
+            option.name: checked(option, flag_of(option), value)
             for option in options
             if (value := flags[_parameter(option)]) is not None
         }

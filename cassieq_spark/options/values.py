@@ -87,13 +87,8 @@ class Values(Generic[T]):
     parse: Callable[[object], T]
     schema: Mapping[str, Any] = field(default_factory=dict)
 
-    def checked(
-        self, where: str, value: object, *, given: object = None, is_secret: bool = False
-    ) -> T:
+    def checked(self, where: str, value: object, *, is_secret: bool = False) -> T:
         """Parse a value.
-
-        Args:
-            given: What stands there, if the value was made of it.
 
         Raises:
             OptionInvalid: Names where it stands, the value, and what is allowed.
@@ -101,7 +96,7 @@ class Values(Generic[T]):
         try:
             return self.parse(value)
         except NotAllowed as error:
-            shown = HIDDEN if is_secret else show(value if given is None else given)
+            shown = HIDDEN if is_secret else show(value)
             raise OptionInvalid(f"{where} is {shown}, allowed: {self.allowed}") from error
 
 

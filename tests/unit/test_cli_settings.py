@@ -121,7 +121,7 @@ def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.Monkey
         ),
         ("[connection]\nkeyspace = 7", "'keyspace' in [connection] of f.toml is 7, allowed: 1 to"),
         ("[queue]\nLinger = 1", "of [queue] of f.toml. Did you mean 'linger'?\n"),
-        ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: seconds"),
+        ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: a time"),
         ('[queue]\nlinger = "2h"', "'linger' in [queue] of f.toml is '2h', allowed: a time from"),
         ("[connection", "[cassieq:option_invalid] configuration file f.toml is not valid TOML"),
         (
