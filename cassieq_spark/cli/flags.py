@@ -63,20 +63,6 @@ def options_of(section: str) -> list[Option]:
     ]
 
 
-def seconds(name: str, given: str, least: float = 0.0, most: float = LONGEST_S) -> float:
-    """Parse the time of a flag: ``30``, ``500ms``, ``5m``.
-
-    Raises:
-        OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
-    """
-    allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
-    if most < LONGEST_S:
-        allowed = f"{values.show_seconds(least)} to {values.show_seconds(most)}"
-    elif least:
-        allowed = f"{values.show_seconds(least)} or more"
-    return replace(values.seconds(least, most), allowed=allowed).checked(name, given)
-
-
 def checked(option: Option, name: str, given: Any) -> Any:
     """The checked value of an option; a time may be text, though `Client.create_queue` takes none.
 
@@ -262,8 +248,20 @@ class Seconds:
     most: float = LONGEST_S
 
     def read(self, name: str, given: str | None) -> float | None:
-        """The seconds that the command gets; None if the flag was not given."""
-        return None if given is None else seconds(flag_name(name), given, self.least, self.most)
+        """The seconds that the command gets; None if the flag was not given.
+
+        Raises:
+            OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
+        """
+        if given is None:
+            return None
+        allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
+        if self.most < LONGEST_S:
+            allowed = f"{show_seconds(self.least)} to {show_seconds(self.most)}"
+        elif self.least:
+            allowed = f"{show_seconds(self.least)} or more"
+        kind = replace(values.seconds(self.least, self.most), allowed=allowed)
+        return kind.checked(flag_name(name), given)
 
 
 Time = Annotated[float | None, Seconds()]

@@ -49,7 +49,6 @@ _WORDS: Final = {
     "(name, dedup_window=3600)": "(QUEUE, --dedup-window 1h)",
     "dead_letter_queue=...": "--dead-letter-queue QUEUE",
     "replication=...": "--replication DATACENTER=N",
-    "priorities=<their number>": "--priorities N",
     "with force=True": "with --force",
     "queue with 'to'": "queue with --to",
     "set option 'sslVerifyHostname' to false": "give --no-ssl-verify-hostname",
@@ -344,7 +343,7 @@ SLICE_S: Final = 0.1
 
 
 class Commands(TyperGroup):
-    """A command group whose errors are exit codes, however it is called."""
+    """A command group whose errors are exit codes, and those of the groups in it."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

@@ -46,10 +46,6 @@ CALL = re.compile(r"client\.(?!forget_sink)\w+\(")
         ),
         ("or delete it with force=True", "or delete it with --force"),
         ("Look for more with client.verify()", "Look for more with cassieq repair --verify"),
-        (
-            "For more, create a queue with priorities=<their number>",
-            "For more, create a queue with --priorities N",
-        ),
         ("no source queue; name a queue with 'to'", "no source queue; name a queue with --to"),
     ],
 )

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.flags import find_file, flag_of, options_of, seconds
+from cassieq_spark.cli.flags import Seconds, find_file, flag_of, options_of
 from cassieq_spark.embedded import daemon
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import OPTIONS, parse_connection
@@ -196,13 +196,13 @@ def test_a_variable_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     [("30", 30.0), ("0.5", 0.5), ("500ms", 0.5), ("5m", 300.0), ("7d", 604_800.0)],
 )
 def test_a_flag_takes_times_as_people_write_them(given: str, expected: float) -> None:
-    assert expected == seconds("--delay", given)
+    assert expected == Seconds().read("delay", given)
 
 
 @pytest.mark.parametrize("given", ["", "soon", "-1", "5 weeks", "nan"])
 def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
     with pytest.raises(OptionInvalid, match="--delay is"):
-        seconds("--delay", given)
+        Seconds().read("delay", given)
 
 
 @pytest.mark.parametrize(
