@@ -258,7 +258,7 @@ async def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused
     if if_unused and held.invisible:
         raise QueueInUse(
             f"queue {row.name!r} has {held.invisible:,} messages in flight: consumers work on "
-            "them. Delete it when they have ended, or without that condition"
+            "them. Delete it when they have ended, or without the condition that it is unused"
         )
     if if_empty and held.total:
         raise QueueInUse(

@@ -216,6 +216,14 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
         (["put", "q", "a", "--header", "novalue"], "--header is 'novalue', allowed: NAME=VALUE"),
         (["put", "q", "a", "--delay", "5x"], "--delay is '5x'"),
         (["put", "q", "--file", "missing"], "--file missing cannot be read: No such file"),
+        (
+            ["queue", "create", "q", "--linger", "2m"],
+            "--linger is '2m', allowed: a time from 0 s to",
+        ),
+        (
+            ["queue", "create", "q", "--max-deliveries", "0"],
+            "--max-deliveries is 0, allowed: a whole",
+        ),
         (["watch", "--interval", "1ms"], "--interval is '1ms', allowed: 0.1 s or more"),
         *((["produce", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "1" * 400)),
         *((["consume", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "0", "x")),
