@@ -302,10 +302,8 @@ def parse_view(given: Mapping[str, Any]) -> str:
         OptionInvalid: No view has that name.
     """
     [option] = [option for option in _of(Scope.READ) if option.name == "view"]
-    for name, value in given.items():
-        if _key(name, Scope.READ) == option.name and value is not None:
-            return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
-    return str(option.default)
+    value, _ = in_force(option, {name.lower(): value for name, value in given.items()})
+    return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
 
 
 def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
@@ -484,8 +482,6 @@ def unknown(name: str, whose: str, known: Iterable[Option]) -> OptionUnknown:
 
 _SPARKS: Final = {option.name.lower() for option in SPARKS_OWN}
 
-_EITHER: Final = "the cassieq source or the cassieq batch reader"
-
 
 def check_load(given: Mapping[str, Any]) -> None:
     """Refuse options that fit neither a stream nor a batch.
@@ -500,7 +496,8 @@ def check_load(given: Mapping[str, Any]) -> None:
     known = {one.name.lower(): one for one in OPTIONS if one.scopes & READING}
     for name in given:
         if name.lower() not in known.keys() | _SPARKS:
-            raise unknown(name, _EITHER, known.values())
+            whose = f"{Scope.SOURCE.value} or {Scope.READ.value}"
+            raise unknown(name, whose, known.values())
     refused: dict[Scope, UsageError] = {}
     for scope, parse in ((Scope.SOURCE, parse_source), (Scope.READ, parse_read)):
         try:
