@@ -13,7 +13,7 @@ import typer
 
 from cassieq_spark.cli.flags import Connected, Connection, Seconds, command
 from cassieq_spark.cli.queue import Yes, make_sure
-from cassieq_spark.cli.shell import Commands, Out, Printed, extra, print_note
+from cassieq_spark.cli.shell import Out, Printed, extra, print_note
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.moments import show_time, time_of
@@ -32,7 +32,6 @@ T = TypeVar("T")
 app = typer.Typer(
     help="Create accounts for the HTTP gateway, make and disable their keys, and sign tokens.",
     no_args_is_help=True,
-    cls=Commands,
 )
 
 MASTER_KEY_VARIABLE: Final = "CASSIEQ_MASTER_KEY_FILE"

@@ -30,7 +30,7 @@ from cassieq_spark.repair.report import Redriven
 MOST_SHOWN: Final = 120
 """The most characters of a body in a table, unless --body asks for all."""
 
-app = typer.Typer(help="Show dead letters, and redrive them.", cls=shell.Commands)
+app = typer.Typer(help="Show dead letters, and redrive them.")
 
 When = Annotated[str | None, typer.Option(metavar="TIME")]
 Where = Annotated[

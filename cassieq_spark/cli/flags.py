@@ -13,7 +13,6 @@ import functools
 import inspect
 import io
 import logging
-import os
 import re
 import signal
 import sys
@@ -35,7 +34,8 @@ from cassieq_spark.embedded.daemon import DaemonState
 from cassieq_spark.embedded.machine import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
 from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
-from cassieq_spark.options.option import did_you_mean, named_in, parts_of
+from cassieq_spark.options.option import named_in, parts_of
+from cassieq_spark.options.parse import DEFAULT, FILE, GIVEN, in_force, unknown
 from cassieq_spark.options.values import HIDDEN, show_seconds
 
 FILE_NAME: Final = "cassieq.toml"
@@ -63,23 +63,16 @@ def options_of(section: str) -> list[Option]:
     ]
 
 
-def seconds(name: str, given: str, least: float = 0.0, most: float = LONGEST_S) -> float:
-    """Parse the time of a flag: ``30``, ``500ms``, ``5m``.
+def checked(option: Option, name: str, given: Any) -> Any:
+    """The checked value of an option; a time may be text, though `Client.create_queue` takes none.
 
     Raises:
-        OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
+        OptionInvalid: It is not allowed; the error calls it by the name.
     """
-    allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
-    if most < LONGEST_S:
-        allowed = f"{values.show_seconds(least)} to {values.show_seconds(most)}"
-    elif least:
-        allowed = f"{values.show_seconds(least)} or more"
-    return replace(values.seconds(least, most), allowed=allowed).checked(name, given)
-
-
-def queue_setting(option: Option, given: Any, name: str) -> Any:
-    """The value for `Client.create_queue`: times are numbers there, and text in a terminal."""
-    return seconds(name, given) if option.unit == "seconds" and isinstance(given, str) else given
+    if option.unit != "seconds":
+        return option.checked(name, given)
+    schema = option.values.schema
+    return values.seconds(schema["minimum"], schema["maximum"]).checked(name, given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +155,7 @@ class Connection:
         given = {
             one.option.name: one.value
             for one in settings
-            if one.value is not None and one.origin not in ("default", one.option.variable)
+            if one.value is not None and one.origin not in (DEFAULT, one.option.variable)
         }
         if known["contactPoints"] is None:
             raise OptionInvalid(
@@ -177,15 +170,11 @@ class Connection:
         return Client(parse_connection(given))
 
     def _setting(self, option: Option) -> Setting:
-        if (value := self.flags.get(option.name)) is not None:
-            return Setting(option=option, value=value, origin="flag")
-        if option.variable in os.environ:
-            return Setting(option=option, value=os.environ[option.variable], origin=option.variable)
-        if (value := self.file.section("connection").get(option.name)) is not None:
-            return Setting(option=option, value=value, origin=str(self.file.path))
-        if option.name == "contactPoints" and (node := _local_node()) is not None:
-            return Setting(option=option, value=node, origin="cassieq cassandra start")
-        return Setting(option=option, value=option.default, origin="default")
+        value, origin = in_force(option, self.flags, self.file.section("connection"))
+        if origin == DEFAULT and option.name == "contactPoints" and (node := _local_node()):
+            value, origin = node, "cassieq cassandra start"
+        origin = {GIVEN: "flag", FILE: str(self.file.path)}.get(origin, origin)
+        return Setting(option=option, value=value, origin=origin)
 
 
 def _local_node() -> str | None:
@@ -226,11 +215,9 @@ def _section(path: Path, name: str, content: object) -> dict[str, Any]:
     found = {}
     for key, value in content.items():
         if key not in known:
-            hint = did_you_mean(key, known) or f" Its options are: {', '.join(known)}"
-            raise OptionUnknown(f"{key!r} in [{name}] of {path} is not an option.{hint}")
-        option, where = known[key], f"{key!r} in [{name}] of {path}"
-        found[key] = queue_setting(option, value, where) if name == "queue" else value
-        option.checked(where, found[key], given=value)
+            raise unknown(key, f"[{name}] of {path}", known.values())
+        parsed = checked(known[key], f"{key!r} in [{name}] of {path}", value)
+        found[key] = parsed if name == "queue" else value  # the parser of a connection reads text
     return found
 
 
@@ -261,8 +248,20 @@ class Seconds:
     most: float = LONGEST_S
 
     def read(self, name: str, given: str | None) -> float | None:
-        """The seconds that the command gets; None if the flag was not given."""
-        return None if given is None else seconds(flag_name(name), given, self.least, self.most)
+        """The seconds that the command gets; None if the flag was not given.
+
+        Raises:
+            OptionInvalid: It is not a time, or not within the bounds; the error names the flag.
+        """
+        if given is None:
+            return None
+        allowed = "seconds, or text such as '500ms', '30s', '5m', '12h', '7d'"
+        if self.most < LONGEST_S:
+            allowed = f"{show_seconds(self.least)} to {show_seconds(self.most)}"
+        elif self.least:
+            allowed = f"{show_seconds(self.least)} or more"
+        kind = replace(values.seconds(self.least, self.most), allowed=allowed)
+        return kind.checked(flag_name(name), given)
 
 
 Time = Annotated[float | None, Seconds()]
@@ -409,7 +408,7 @@ _CONFIG: Final = keyword(
 
 def connection_given(flags: dict[str, Any]) -> dict[str, Any]:
     """The options that flags gave, None for each that was not given."""
-    return {one.name: flags[_parameter(one)] for one in _CONNECTION_OPTIONS}
+    return {one.name: flags.get(_parameter(one)) for one in _CONNECTION_OPTIONS}
 
 
 _CONNECTION_FLAGS: Final = tuple(_flag(option, CONNECTION) for option in _CONNECTION_OPTIONS)
@@ -433,7 +432,7 @@ def settings_flags(*, without: Iterable[str] = ()) -> Flags:
 
     def build(flags: dict[str, Any]) -> dict[str, Any]:
         return {
-            option.name: queue_setting(option, value, flag_of(option))
+            option.name: checked(option, flag_of(option), value)
             for option in options
             if (value := flags[_parameter(option)]) is not None
         }
@@ -454,18 +453,13 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     Whatever goes wrong, there are no names, and nothing is printed: somebody is typing.
     """
     with contextlib.suppress(Exception), _silence(), _at_most(PATIENCE_S):
-        connection = _connection(ctx.params)
+        flags = {**connection_given(ctx.params), "connectTimeout": CONNECT_S}
+        connection = Connection(flags, find_file(ctx.params.get(_CONFIG.name)))
         if connection.value("username") and connection.value("password") is None:
             return []  # it would have to be asked for
         with connection.open() as client:
             return [one.name for one in client.queues() if one.name.startswith(incomplete)]
     return []
-
-
-def _connection(given: dict[str, Any]) -> Connection:
-    by_name = {name.replace("_", ""): value for name, value in given.items()}
-    flags = {one.name: by_name.get(one.name.lower()) for one in options_of("connection")}
-    return Connection({**flags, "connectTimeout": CONNECT_S}, find_file(given.get("config_file")))
 
 
 @contextlib.contextmanager

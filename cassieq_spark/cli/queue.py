@@ -24,7 +24,6 @@ from cassieq_spark.cli.flags import (
 )
 from cassieq_spark.cli.shell import (
     FAILED,
-    Commands,
     Interrupt,
     Printed,
     print_json,
@@ -47,9 +46,7 @@ from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
 
-app = typer.Typer(
-    help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True, cls=Commands
-)
+app = typer.Typer(help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True)
 
 _COPIES = re.compile("[0-9]{1,3}")
 

@@ -34,40 +34,26 @@ from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 from cassieq_spark.repair.report import Progress
 
-_CALLS: Final = (
-    (r"Open it with client\.queue\('([\w./-]+)'\)", r"Show it with: cassieq queue show \1"),
-    (r"open it again with client\.queue\(\), or restart the query", "run the command again"),
-    (
-        r"client\.alter_queue\('([\w./-]+)', dead_letter_queue=\.\.\.\)",
-        r"cassieq queue alter \1 --dead-letter-queue QUEUE",
-    ),
-    (r"client\.alter_queue\('([\w./-]+)'\)", r"cassieq queue alter \1"),
-    (
-        r"client\.alter_queue\(name, dedup_window=3600\)",
-        "cassieq queue alter QUEUE --dedup-window 1h",
-    ),
-    (r"client\.create_queue\('([\w./-]+)'\)", r"cassieq queue create \1"),
-    (
-        r"client\.bootstrap\(replication=\.\.\.\)",
-        "cassieq bootstrap --replication DATACENTER=N",
-    ),
-    (r"client\.bootstrap\(\)", "cassieq bootstrap"),
-    (r"client\.queues\(\)", "cassieq queue list"),
-    (r"create a queue with priorities=<their number>", "create a queue with --priorities N"),
-    (r"with force=True", "with --force"),
-    (r"without if_(empty|unused)", r"without --if-\1"),
-    (r"another dead_letter_queue, or", "another --dead-letter-queue, or"),
-    (r"client\.verify\(\)", "cassieq repair --verify"),
-    (r"Choose another dead_letter_queue", "Choose another --dead-letter-queue"),
-    (r"name a queue with 'to'", "name a queue with --to"),
-    (
-        r"Set options 'username' and 'password'",
-        "Set --username, and the password by the variable CASSIEQ_PASSWORD",
-    ),
-    (r"set 'sslVerifyHostname' to false", "give --no-ssl-verify-hostname"),
-    (r"seconds or timedelta", "seconds, or text such as '30s' or '5m'"),
-    (r"seconds, timedelta, or text", "seconds, or text"),
-)
+_COMMANDS: Final = {
+    "alter_queue": "queue alter",
+    "bootstrap": "bootstrap",
+    "create_queue": "queue create",
+    "queue": "queue show",
+    "queues": "queue list",
+    "verify": "repair --verify",
+}
+_CALL: Final = re.compile(r"client\.(\w+)\(([^()]*)\)")
+_WORDS: Final = {
+    "Open it with client.": "Show it with: client.",
+    "open it again with client.queue(), or restart the query": "run the command again",
+    "(name, dedup_window=3600)": "(QUEUE, --dedup-window 1h)",
+    "dead_letter_queue=...": "--dead-letter-queue QUEUE",
+    "replication=...": "--replication DATACENTER=N",
+    "with force=True": "with --force",
+    "queue with 'to'": "queue with --to",
+    "set option 'sslVerifyHostname' to false": "give --no-ssl-verify-hostname",
+    "seconds or timedelta": "seconds, or text such as '30s' or '5m'",
+}
 
 _FIRST: Final = re.compile(
     r"^(\[cassieq:\w+\] )(consumer|dedup_key|delay|group|key|max_messages|message_id|priority|"
@@ -84,8 +70,9 @@ _OPTION: Final = re.compile(
 
 def in_shell(text: str) -> str:
     """Replace calls, options and arguments of Python by the commands and flags that do the same."""
-    for python, shell in _CALLS:
-        text = re.sub(python, shell, text)
+    for python, shell in _WORDS.items():
+        text = text.replace(python, shell)
+    text = _CALL.sub(_command, text)
     text = _FIRST.sub(
         lambda found: f"{found[1]}{flag_name(found[2].removesuffix('_messages'))} is ",  # --max
         text,
@@ -93,6 +80,13 @@ def in_shell(text: str) -> str:
     return _OPTION.sub(
         lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
     )
+
+
+def _command(call: re.Match[str]) -> str:
+    """The command that does the same as a call of the client; without one, the call."""
+    if call[1] not in _COMMANDS:
+        return call[0]
+    return " ".join(["cassieq", _COMMANDS[call[1]], *re.findall(r"[^\s,']+", call[2])])
 
 
 WIDEST: Final = 1_000_000
@@ -349,7 +343,7 @@ SLICE_S: Final = 0.1
 
 
 class Commands(TyperGroup):
-    """A command group whose errors are exit codes, however it is called."""
+    """A command group whose errors are exit codes, and those of the groups in it."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""

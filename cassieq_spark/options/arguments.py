@@ -123,7 +123,7 @@ def priority(name: str, value: object, classes: int) -> int:
     except OptionInvalid as error:
         raise OptionInvalid(
             f"{error.message}: the queue was created with priorities={classes}, which cannot "
-            "change. For more, create a queue with priorities=<their number>"
+            "change. For more, create another queue"
         ) from error
 
 

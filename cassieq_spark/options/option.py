@@ -80,9 +80,9 @@ class Option:
         """The environment variable's name: ``contactPoints`` is ``CASSIEQ_CONTACT_POINTS``."""
         return ENV_PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).upper()
 
-    def checked(self, where: str, value: object, *, given: object = None) -> Any:
+    def checked(self, where: str, value: object) -> Any:
         """Parse a value that stands in a place, as `Values.checked` does."""
-        return self.values.checked(where, value, given=given, is_secret=self.is_secret)
+        return self.values.checked(where, value, is_secret=self.is_secret)
 
 
 SOURCE: Final = frozenset({Scope.SOURCE})

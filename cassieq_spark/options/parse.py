@@ -7,6 +7,7 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from cassieq_spark.errors import (
@@ -24,6 +25,7 @@ from cassieq_spark.options import values
 from cassieq_spark.options.option import (
     CONNECTION,
     ENV_PREFIX,
+    FORMAT,
     FORMATS,
     FOUR_HUNDRED_DAYS_S,
     QUEUE,
@@ -50,7 +52,13 @@ from cassieq_spark.options.values import NotAllowed, Values
 T = TypeVar("T", SourceOptions, ReadOptions, SinkOptions)
 N = TypeVar("N")
 
-_FORMAT_SCOPES: Final = (Scope.SOURCE, Scope.READ, Scope.SINK)
+
+_whole: Final = partial(values.whole, from_text=False)
+
+
+def _time(low: float, high: float, **more: Any) -> Any:
+    """A row of a time in seconds."""
+    return row(values.seconds(low, high, from_text=False), unit="seconds", **more)
 
 
 @frozen
@@ -91,39 +99,21 @@ class QueueSettings:
             after it was set. Unset: keys are refused.
     """
 
-    bucket_size: int = row(values.whole(1, 100_000, from_text=False), default=100_000, unit="ids")
-    priorities: int = row(
-        values.whole(1, MAX_PRIORITIES, from_text=False), default=1, unit="classes"
-    )
-    shards: int = row(values.whole(1, MAX_SHARDS, from_text=False), default=1, unit="lanes")
+    bucket_size: int = row(_whole(1, 100_000), default=100_000, unit="ids")
+    priorities: int = row(_whole(1, MAX_PRIORITIES), default=1, unit="classes")
+    shards: int = row(_whole(1, MAX_SHARDS), default=1, unit="lanes")
     fairness: float = row(values.share(0.5), default=0.1, unit="share")
-    schedule_after_s: float = row(
-        values.seconds(0, 86_400, from_text=False), default=900.0, unit="seconds"
-    )
-    schedule_period_s: float = row(
-        values.seconds(60, 86_400, from_text=False), default=3_600.0, unit="seconds"
-    )
-    visibility_timeout_s: float = row(
-        values.seconds(0.1, THIRTY_DAYS_S, from_text=False), default=30.0, unit="seconds"
-    )
-    max_deliveries: int | None = row(
-        values.whole(1, (1 << 31) - 1, from_text=False), unit="deliveries", example=5
-    )
+    schedule_after_s: float = _time(0, 86_400, default=900.0)
+    schedule_period_s: float = _time(60, 86_400, default=3_600.0)
+    visibility_timeout_s: float = _time(0.1, THIRTY_DAYS_S, default=30.0)
+    max_deliveries: int | None = row(_whole(1, (1 << 31) - 1), unit="deliveries", example=5)
     dead_letter_queue: QueueName | None = row(values.queue_name(), example="orders.dead")
-    repair_timeout_s: float = row(
-        values.seconds(0.2, 86_400, from_text=False), default=15.0, unit="seconds"
-    )
-    linger_s: float = row(values.seconds(0, 60, from_text=False), default=0.02, unit="seconds")
-    gap_timeout_s: float = row(
-        values.seconds(0.1, 86_400, from_text=False), default=10.0, unit="seconds"
-    )
-    retention_s: float | None = row(
-        values.seconds(60, FOUR_HUNDRED_DAYS_S, from_text=False), unit="seconds", example=345_600
-    )
+    repair_timeout_s: float = _time(0.2, 86_400, default=15.0)
+    linger_s: float = _time(0, 60, default=0.02)
+    gap_timeout_s: float = _time(0.1, 86_400, default=10.0)
+    retention_s: float | None = _time(60, FOUR_HUNDRED_DAYS_S, example=345_600)
     dead_letter_expired: bool = row(values.flag(), default=False)
-    dedup_window_s: float | None = row(
-        values.seconds(MIN_WINDOW_S, MAX_WINDOW_S, from_text=False), unit="seconds", example=3_600
-    )
+    dedup_window_s: float | None = _time(MIN_WINDOW_S, MAX_WINDOW_S, example=3_600)
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
@@ -312,10 +302,8 @@ def parse_view(given: Mapping[str, Any]) -> str:
         OptionInvalid: No view has that name.
     """
     [option] = [option for option in _of(Scope.READ) if option.name == "view"]
-    for name, value in given.items():
-        if _key(name, Scope.READ) == option.name and value is not None:
-            return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
-    return str(option.default)
+    value, _ = in_force(option, {name.lower(): value for name, value in given.items()})
+    return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
 
 
 def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
@@ -395,6 +383,33 @@ def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     return _filled(_by_option(given, scope), scope)
 
 
+GIVEN: Final = "given"
+FILE: Final = "file"
+DEFAULT: Final = "default"
+
+
+def in_force(
+    option: Option, given: Mapping[str, Any], file: Mapping[str, Any] | None = None
+) -> tuple[Any, str]:
+    """The value of an option that counts, and where it comes from.
+
+    Args:
+        given: Arguments or flags by the option's name; None counts as not given.
+        file: What a configuration file says.
+
+    Returns:
+        The value with `GIVEN`, the variable's name, `FILE` or `DEFAULT`; nothing is checked.
+    """
+    if (value := given.get(option.name)) is not None:
+        return value, GIVEN
+    # A queue's settings are stored: they must not depend on who opens it from where.
+    if option.has_variable and Scope.QUEUE not in option.scopes and option.variable in os.environ:
+        return os.environ[option.variable], option.variable
+    if file is not None and option.name in file:
+        return file[option.name], FILE
+    return option.default, DEFAULT
+
+
 def _filled(
     arguments: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
 ) -> dict[str, Any]:
@@ -405,21 +420,16 @@ def _filled(
     """
     found: dict[str, Any] = {}
     for option in _of(scope):
-        # A queue's settings are stored: they must not depend on who opens it from where.
-        has_variable = option.has_variable and scope is not Scope.QUEUE
-        if option.name in arguments:
-            where = f"option {option.name!r} of {scope.value}"
-            found[option.name] = option.checked(where, arguments[option.name])
-        elif has_variable and option.variable in os.environ:
-            where = f"variable {option.variable}"
-            found[option.name] = option.checked(where, os.environ[option.variable])
+        value, origin = in_force(option, arguments)
+        named = f"option {option.name!r} of {scope.value}"
+        if origin != DEFAULT:
+            value = option.checked(named if origin == GIVEN else f"variable {origin}", value)
         elif option.is_required and option.name not in unless:
             raise OptionInvalid(
-                f"option {option.name!r} of {scope.value} is not set. {option.doc} Set it to "
-                f"{option.values.allowed}" + nearest_to(option.variable, os.environ)
+                f"{named} is not set. {option.doc} Set it to {option.values.allowed}"
+                + nearest_to(option.variable, os.environ)
             )
-        else:
-            found[option.name] = option.default
+        found[option.name] = value
     return found
 
 
@@ -429,16 +439,14 @@ def _by_option(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     Spark lower-cases names, so case does not count; Python's keyword arguments are taken as is.
     """
     known = {_key(option.name, scope): option for option in _of(scope)}
-    ignored = _of(Scope.SPARK) if scope in _FORMAT_SCOPES else []
-    ignored_keys = {_key(option.name, scope) for option in ignored}
     spelt: dict[str, str] = {}
     arguments: dict[str, Any] = {}
     for name, value in given.items():
         key = _key(name, scope)
-        if key in ignored_keys:
+        if scope in FORMAT and key in _SPARKS:
             continue
         if key not in known:
-            raise unknown(name, scope.value, known)
+            raise unknown(name, scope.value, known.values())
         if key in spelt:
             raise OptionInvalid(
                 f"option {known[key].name!r} of {scope.value} is given twice, as {spelt[key]!r} "
@@ -458,22 +466,21 @@ def _stored(option: Option, value: Any) -> Any:
     return None if value is None and option.default is None else option.values.parse(value)
 
 
-def unknown(name: str, whose: str, known: Mapping[str, Option]) -> OptionUnknown:
-    """The error for a name that is not among the known ones, which are by lower-case name."""
-    near = did_you_mean(name, (option.name for option in known.values()))
+def unknown(name: str, whose: str, known: Iterable[Option]) -> OptionUnknown:
+    """The error for a name that is not among the known options."""
+    names = [option.name for option in known]
+    near = did_you_mean(name, names)
     hints = [near.strip()] if near else []
     for option in OPTIONS:
-        if option.name.lower() == name.lower():
+        if option.name.lower() == name.lower() and option.name not in names:
             owners = " and ".join(other.value for other in Scope if other in option.scopes)
             hints.append(f"{option.name!r} belongs to {owners}: leave it out here")
     if not hints:
-        hints.append(
-            f"Its options are: {', '.join(sorted(option.name for option in known.values()))}"
-        )
+        hints.append(f"Its options are: {', '.join(sorted(names))}")
     return OptionUnknown(f"{name!r} is not an option of {whose}. {' '.join(hints)}")
 
 
-_EITHER: Final = "the cassieq source or the cassieq batch reader"
+_SPARKS: Final = {option.name.lower() for option in SPARKS_OWN}
 
 
 def check_load(given: Mapping[str, Any]) -> None:
@@ -487,10 +494,10 @@ def check_load(given: Mapping[str, Any]) -> None:
     refuse_path(given)
     names = {name.lower() for name in given}
     known = {one.name.lower(): one for one in OPTIONS if one.scopes & READING}
-    ignored = {one.name.lower() for one in OPTIONS if Scope.SPARK in one.scopes}
     for name in given:
-        if name.lower() not in known.keys() | ignored:
-            raise unknown(name, _EITHER, known)
+        if name.lower() not in known.keys() | _SPARKS:
+            whose = f"{Scope.SOURCE.value} or {Scope.READ.value}"
+            raise unknown(name, whose, known.values())
     refused: dict[Scope, UsageError] = {}
     for scope, parse in ((Scope.SOURCE, parse_source), (Scope.READ, parse_read)):
         try:

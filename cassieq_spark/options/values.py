@@ -87,13 +87,8 @@ class Values(Generic[T]):
     parse: Callable[[object], T]
     schema: Mapping[str, Any] = field(default_factory=dict)
 
-    def checked(
-        self, where: str, value: object, *, given: object = None, is_secret: bool = False
-    ) -> T:
+    def checked(self, where: str, value: object, *, is_secret: bool = False) -> T:
         """Parse a value.
-
-        Args:
-            given: What stands there, if the value was made of it.
 
         Raises:
             OptionInvalid: Names where it stands, the value, and what is allowed.
@@ -101,7 +96,7 @@ class Values(Generic[T]):
         try:
             return self.parse(value)
         except NotAllowed as error:
-            shown = HIDDEN if is_secret else show(value if given is None else given)
+            shown = HIDDEN if is_secret else show(value)
             raise OptionInvalid(f"{where} is {shown}, allowed: {self.allowed}") from error
 
 
@@ -176,9 +171,7 @@ def seconds(low: float, high: float, *, from_text: bool = True) -> Values[float]
     Args:
         from_text: Whether text is allowed, as Spark passes options on. The Python API refuses it.
     """
-    kinds = "seconds, timedelta, or text such as '30s' or '5m'"
-    if not from_text:
-        kinds = "seconds or timedelta"
+    kinds = "seconds, or text such as '30s' or '5m'" if from_text else "seconds or timedelta"
 
     def parse(value: object) -> float:
         if isinstance(value, timedelta):

@@ -248,7 +248,7 @@ async def _refuse_a_target(store: Store, name: QueueName) -> None:
     if sources := await sources_of(store, name, is_decided=True):
         raise QueueInUse(
             f"queue {name!r} is the dead-letter queue of {', '.join(map(repr, sources))}: without "
-            "it, repair cannot move their dead messages. Give them another dead_letter_queue, or "
+            "it, repair cannot move their dead messages. Give them another dead-letter queue, or "
             "delete it with force=True"
         )
 
@@ -258,12 +258,12 @@ async def _refuse_held(store: Store, row: QueueRow, *, if_empty: bool, if_unused
     if if_unused and held.in_flight:
         raise QueueInUse(
             f"queue {row.name!r} has {held.in_flight:,} messages in flight: consumers work on "
-            "them. Delete it when they have ended, or without if_unused"
+            "them. Delete it when they have ended, or without the condition that it is unused"
         )
     if if_empty and held.total:
         raise QueueInUse(
             f"queue {row.name!r} holds {held.total:,} messages. Delete it when they are done, or "
-            "without if_empty"
+            "without the condition that it is empty"
         )
 
 
@@ -411,7 +411,7 @@ async def check_dead_letter_queue(store: Store, name: QueueName, settings: Queue
         if target in seen:
             raise QueueExists(
                 f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle, so a dead "
-                "message would never rest. Choose another dead_letter_queue",
+                "message would never rest. Choose another dead-letter queue",
                 queue=name,
                 differences=("dead_letter_queue",),
             )

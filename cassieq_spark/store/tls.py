@@ -200,8 +200,8 @@ def _broken_off(said: str, tls: TlsOptions | None) -> str:
 def _advice(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _NAME_MISMATCH:
         return (
-            "Give the nodes certificates that name their addresses, or set 'sslVerifyHostname' "
-            "to false if any certificate of your own CA will do"
+            "Give the nodes certificates that name their addresses, or set option "
+            "'sslVerifyHostname' to false if any certificate of your own CA will do"
         )
     if error.verify_code in _ISSUER_UNKNOWN:
         return "Is 'sslCaFile' the CA that signed it?"

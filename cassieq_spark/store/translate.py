@@ -226,8 +226,8 @@ def _not_let_in(options: ConnectionOptions, words: str) -> CassandraLoginFailed:
     where = options.addresses
     if options.login is None:
         return CassandraLoginFailed(
-            f"the cluster at {where} asks for a login ({words}). Set options 'username' and "
-            "'password'"
+            f"the cluster at {where} asks for a login ({words}). Set option 'username' and "
+            "option 'password'"
         )
     return CassandraLoginFailed(
         f"the cluster at {where} refuses the login of {options.login.username!r} ({words}). Is "

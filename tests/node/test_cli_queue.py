@@ -159,7 +159,7 @@ def test_a_setting_out_of_its_range_is_exit_code_2_and_names_what_is_allowed(
 ) -> None:
     done = cli("queue", "create", queue_name, "--visibility-timeout", "31d")
     assert (2, "") == (done.code, done.out)
-    assert "--visibility-timeout is 2678400.0, allowed: a time from 0.1 s to 30 d" in done.err
+    assert "--visibility-timeout is '31d', allowed: a time from 0.1 s to 30 d" in done.err
     assert "seconds, or text such as '30s' or '5m'" in done.err
 
 

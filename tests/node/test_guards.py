@@ -146,7 +146,7 @@ def test_the_command_refuses_asks_with_counts_and_does_not_advise_to_create(
     refused = cli("queue", "delete", dead.name, "--yes")
     assert (1, True) == (refused.code, "or delete it with --force" in refused.err)
     held = cli("queue", "delete", dead.name, "--yes", "--force", "--if-empty")
-    assert (1, True) == (held.code, "or without --if-empty" in held.err)
+    assert (1, True) == (held.code, "or without the condition that it is empty" in held.err)
     for command in ("delete", "purge"):
         asked = cli.in_a_terminal("queue", command, dead.name, after="[y/N]", typed="n\n")
         assert (1, True) == (asked.code, "It holds 3 visible messages." in asked.out), asked.out

@@ -336,7 +336,7 @@ def test_a_wrong_password_is_refused_by_the_users_name_and_shown_nowhere(
 def test_a_node_that_wants_a_login_is_told_from_one_that_refuses_it(secured: Secured) -> None:
     with pytest.raises(CassandraLoginFailed, match="asks for a login") as refused:
         cassieq.connect(secured.node.contact_points, **secured.files)  # type: ignore[arg-type]  # text all
-    assert "Set options 'username' and 'password'" in str(refused.value)
+    assert "Set option 'username' and option 'password'" in str(refused.value)
 
 
 def test_a_role_that_may_not_log_in_is_refused(secured: Secured) -> None:

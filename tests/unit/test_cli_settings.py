@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.flags import find_file, flag_of, options_of, seconds
+from cassieq_spark.cli.flags import Seconds, find_file, flag_of, options_of
 from cassieq_spark.embedded import daemon
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import OPTIONS, parse_connection
@@ -115,9 +115,13 @@ def test_a_secret_is_not_shown_wherever_it_comes_from(monkeypatch: pytest.Monkey
         ('keyspace = "a"', "[cassieq:option_unknown] configuration file f.toml has 'keyspace'"),
         ("[conection]", "[cassieq:option_unknown] configuration file f.toml has 'conection'"),
         ('[connection]\nkeyspce = "a"', "Did you mean 'keyspace'?"),
-        ('[queue]\nkeyspace = "a"', "'keyspace' in [queue] of f.toml is not an option"),
+        (
+            '[queue]\nkeyspace = "a"',
+            "'keyspace' is not an option of [queue] of f.toml. 'keyspace' belongs",
+        ),
         ("[connection]\nkeyspace = 7", "'keyspace' in [connection] of f.toml is 7, allowed: 1 to"),
-        ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: seconds"),
+        ("[queue]\nLinger = 1", "of [queue] of f.toml. Did you mean 'linger'?\n"),
+        ('[queue]\nlinger = "soon"', "'linger' in [queue] of f.toml is 'soon', allowed: a time"),
         ('[queue]\nlinger = "2h"', "'linger' in [queue] of f.toml is '2h', allowed: a time from"),
         ("[connection", "[cassieq:option_invalid] configuration file f.toml is not valid TOML"),
         (
@@ -192,13 +196,13 @@ def test_a_variable_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     [("30", 30.0), ("0.5", 0.5), ("500ms", 0.5), ("5m", 300.0), ("7d", 604_800.0)],
 )
 def test_a_flag_takes_times_as_people_write_them(given: str, expected: float) -> None:
-    assert expected == seconds("--delay", given)
+    assert expected == Seconds().read("delay", given)
 
 
 @pytest.mark.parametrize("given", ["", "soon", "-1", "5 weeks", "nan"])
 def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
     with pytest.raises(OptionInvalid, match="--delay is"):
-        seconds("--delay", given)
+        Seconds().read("delay", given)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +216,14 @@ def test_a_flag_that_is_no_time_is_refused_by_its_name(given: str) -> None:
         (["put", "q", "a", "--header", "novalue"], "--header is 'novalue', allowed: NAME=VALUE"),
         (["put", "q", "a", "--delay", "5x"], "--delay is '5x'"),
         (["put", "q", "--file", "missing"], "--file missing cannot be read: No such file"),
+        (
+            ["queue", "create", "q", "--linger", "2m"],
+            "--linger is '2m', allowed: a time from 0 s to",
+        ),
+        (
+            ["queue", "create", "q", "--max-deliveries", "0"],
+            "--max-deliveries is 0, allowed: a whole",
+        ),
         (["watch", "--interval", "1ms"], "--interval is '1ms', allowed: 0.1 s or more"),
         *((["produce", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "1" * 400)),
         *((["consume", "q", "--rate", rate], "'--rate'") for rate in ("nan", "inf", "0", "x")),
