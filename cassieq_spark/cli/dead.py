@@ -76,7 +76,7 @@ def show(
     where: Where = None,
     before: When = None,
     after: When = None,
-    limit: Annotated[int, typer.Option(metavar="N")] = 20,
+    max_messages: Annotated[int, typer.Option(metavar="N")] = 20,
     body: bool = False,
 ) -> None:
     """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
@@ -88,16 +88,16 @@ def show(
             minutes ago.
         after: Only messages that died at this time or later: 2026-11-21T13:00, UTC, or 5m for five
             minutes ago.
-        limit: The most messages to show.
+        max_messages: The most messages to show.
         body: Show whole bodies, not only their first lines.
 
     Example:
         cassieq dead show orders.dead --where reason=timeout --after 1h --body
     """
     is_wanted = conditions(where, before, after, now=time_of(SystemClock().now_us()))
-    at_most = arguments.count("--limit", limit)
+    most = arguments.count("--max-messages", max_messages)
     with connection.open() as client:
-        found = list(islice(filter(is_wanted, client.browse(queue)), at_most))
+        found = list(islice(filter(is_wanted, client.browse(queue)), most))
     out.all(
         [letter_as_object(one) if out.as_json else _row(one, is_whole=body) for one in found],
         show=str,
@@ -116,7 +116,7 @@ def redrive(
     before: When = None,
     after: When = None,
     to: Annotated[str | None, typer.Option(metavar="QUEUE", autocompletion=queue_names)] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N")] = None,
+    max_messages: Annotated[int | None, typer.Option(metavar="N")] = None,
     dry_run: bool = False,
     yes: Yes = False,
 ) -> None:
@@ -132,7 +132,7 @@ def redrive(
             minutes ago.
         to: The queue to send them to. Default: each dead letter goes to the queue that it came
             from.
-        limit: The most messages to redrive. The lowest ids come first.
+        max_messages: The most messages to redrive. The lowest ids come first.
         dry_run: Only say what would be done.
 
     Example:
@@ -140,9 +140,9 @@ def redrive(
     """
     now = time_of(SystemClock().now_us())
     is_wanted = conditions(where, before, after, now=now) if where or before or after else None
-    at_most = None if limit is None else arguments.count("--limit", limit)
+    most = None if max_messages is None else arguments.count("--max-messages", max_messages)
     with connection.open() as client:
-        run = partial(client.redrive, queue, where=is_wanted, to=to, max_messages=at_most)
+        run = partial(client.redrive, queue, where=is_wanted, to=to, max_messages=most)
         if not (yes or dry_run):
             make_sure(_question(queue, run), yes=False)
         with shell.working(f"Redriving messages of {queue}") as work:

@@ -51,7 +51,7 @@ MinPriority = Annotated[
     int,
     typer.Option(metavar="N", help="Only messages of this priority and higher ones."),
 ]
-Max = Annotated[int, typer.Option("--max", metavar="N", help="The most messages to return.")]
+Max = Annotated[int, typer.Option(metavar="N", help="The most messages to return.")]
 
 
 def put(
@@ -146,7 +146,7 @@ def get(
     connection: Connected,
     out: Printed,
     *,
-    at_most: Max = 1,
+    max_messages: Max = 1,
     wait: Annotated[float, Seconds()] = 0.0,
     visibility_timeout: Time = None,
     consumer: str | None = None,
@@ -163,7 +163,7 @@ def get(
         ack: Ack the messages once they are printed.
 
     Example:
-        cassieq get orders --max 10 --wait 5s --ack
+        cassieq get orders --max-messages 10 --wait 5s --ack
     """
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
@@ -172,7 +172,7 @@ def get(
             SystemClock(),
             wait,
             lambda look_s: opened.get(
-                at_most,
+                max_messages,
                 wait=look_s,
                 visibility_timeout=visibility_timeout,
                 consumer=consumer,
@@ -193,14 +193,14 @@ def get(
         raise typer.Exit(NOTHING)
 
 
-def peek(queue: QueueName, connection: Connected, out: Printed, *, at_most: Max = 10) -> None:
+def peek(queue: QueueName, connection: Connected, out: Printed, *, max_messages: Max = 10) -> None:
     """Show visible messages without leasing them. Exit code 3 if there is none.
 
     Example:
-        cassieq peek orders --max 10
+        cassieq peek orders --max-messages 10
     """
     with connection.open() as client:
-        found = client.queue(queue).peek(at_most)
+        found = client.queue(queue).peek(max_messages)
     _print_messages(found, out)
     if not found:
         raise typer.Exit(NOTHING)

@@ -73,10 +73,7 @@ def in_shell(text: str) -> str:
     for python, shell in _WORDS.items():
         text = text.replace(python, shell)
     text = _CALL.sub(_command, text)
-    text = _FIRST.sub(
-        lambda found: f"{found[1]}{flag_name(found[2].removesuffix('_messages'))} is ",  # --max
-        text,
-    )
+    text = _FIRST.sub(lambda found: f"{found[1]}{flag_name(found[2])} is ", text)
     return _OPTION.sub(
         lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
     )

@@ -28,7 +28,7 @@ LASTING = {
 """Commands that end only when they are told to, and what they say when they work."""
 
 QUICKLY = {
-    "get": "get orders --max 10 --ack",
+    "get": "get orders --max-messages 10 --ack",
     "produce": "produce orders --count 10",
     "consume": "consume orders --count 10 --idle-timeout 1s",
 }

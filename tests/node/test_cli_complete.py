@@ -42,7 +42,7 @@ def complete(contact_points: str, *words: str) -> tuple[int, list[str], str]:
 @pytest.mark.parametrize(
     "command",
     [
-        *(["queue", "show"], ["put"], ["get", "--max", "3"], ["watch"], ["repair"]),
+        *(["queue", "show"], ["put"], ["get", "--max-messages", "3"], ["watch"], ["repair"]),
         *(["dead", "show"], ["dead", "redrive", "x", "--to"]),
     ],
     ids=" ".join,

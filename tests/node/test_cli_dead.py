@@ -146,7 +146,7 @@ def test_a_message_id_or_a_time_chooses(cli: CommandLine, letters: Letters) -> N
     assert (3, 0) == (shown("--after", times[0].isoformat()), shown("--before", str(times[0])))
     assert 3 == shown("--after", "2020-01-01", "--before", "2999-01-01T00:00")
     assert 0 == shown("--after", "2999-01-01")
-    assert 2 == shown("--limit", "2")
+    assert 2 == shown("--max-messages", "2")
     assert (3, 0) == (shown("--after", "5m"), shown("--before", "5m"))
     assert (3, 0) == (shown("--before", "0s"), shown("--after", "0"))
     assert 2 == cli("dead", "show", letters.dead.name, "--after", "5 parsecs").code
@@ -156,7 +156,7 @@ def test_a_dry_run_a_limit_and_another_target(
     cli: CommandLine, client: cassieq.Client, letters: Letters
 ) -> None:
     other = client.create_queue(f"{letters.queue.name}.other", linger=0)
-    flags = (letters.dead.name, "--to", other.name, "--limit", "2")
+    flags = (letters.dead.name, "--to", other.name, "--max-messages", "2")
 
     foreseen = cli("dead", "redrive", *flags, "--dry-run", "--json").object
     assert ({other.name: 2}, 0) == (foreseen["by_target"], foreseen["moved"])
@@ -215,7 +215,7 @@ def test_what_cannot_go_back_is_exit_code_1_and_says_why(
         (("--where", "tag"), "KEY=VALUE"),
         (("--where", "header.=x"), "header.NAME"),
         (("--before", "yesterday"), "--before is 'yesterday'"),
-        (("--limit", "0"), "--limit"),
+        (("--max-messages", "0"), "--max-messages"),
     ],
 )
 def test_a_wrong_condition_is_exit_code_2_and_named(

@@ -204,7 +204,7 @@ def test_get_in_json_has_the_whole_message_and_says_where_a_body_is_base64(
     queue.put("é".encode(), tag="t", headers={"k": "v"})
     queue.put(NO_UTF8)
 
-    done = cli("get", queue.name, "--max", "10", "--json", "--visibility-timeout", "5m")
+    done = cli("get", queue.name, "--max-messages", "10", "--json", "--visibility-timeout", "5m")
     text, binary = sorted(done.objects, key=lambda one: one["id"])
 
     assert 0 == done.code
@@ -238,7 +238,9 @@ def test_get_leases_one_message_unless_it_is_told_and_for_how_long_and_for_whom(
     queue.put_many([b"x"] * 5)
 
     (one,) = cli("get", queue.name, "--json", "--consumer", "me").objects
-    three = cli("get", queue.name, "--json", "--max", "3", "--visibility-timeout", "2h").objects
+    three = cli(
+        "get", queue.name, "--json", "--max-messages", "3", "--visibility-timeout", "2h"
+    ).objects
 
     assert 3 == len(three)
     assert 1 == queue.stats().consumers["me"]
@@ -248,7 +250,7 @@ def test_get_leases_one_message_unless_it_is_told_and_for_how_long_and_for_whom(
 def test_get_with_ack_leaves_nothing_to_ack(cli: CommandLine, queue: cassieq.Queue) -> None:
     queue.put_many([b"a", b"b"])
 
-    done = cli("get", queue.name, "--max", "5", "--ack")
+    done = cli("get", queue.name, "--max-messages", "5", "--ack")
 
     assert (0, 2) == (done.code, len(done.lines))
     assert {"visible": 0, "in_flight": 0, "delayed": 0} == lie(queue)
@@ -320,7 +322,7 @@ def test_ack_takes_lines_as_get_prints_them_in_json_too(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
     queue.put_many([b"a", b"b"])
-    got = cli("get", queue.name, "--max", "2", "--json")
+    got = cli("get", queue.name, "--max-messages", "2", "--json")
 
     done = cli("ack", queue.name, "-", stdin=got.out + "\n")
 
@@ -357,7 +359,7 @@ def test_a_reader_that_went_away_is_quiet_and_what_it_did_not_read_is_given_back
     read, write = os.pipe()
     os.close(read)
 
-    process = cli.start("get", queue.name, "--max", "100", "--ack", stdout=write)
+    process = cli.start("get", queue.name, "--max-messages", "100", "--ack", stdout=write)
     os.close(write)
     done = end_of_stderr(process)
 
@@ -390,7 +392,7 @@ def test_a_signal_between_a_claim_and_its_receipts_gives_the_messages_back(
         return found
 
     monkeypatch.setattr(cassieq.Queue, "get", get_and_be_interrupted)
-    done = cli("get", queue.name, "--max", "2", "--ack")
+    done = cli("get", queue.name, "--max-messages", "2", "--ack")
 
     assert (130, "") == (done.code, done.out)
     assert {"visible": 2, "in_flight": 0, "delayed": 0} == lie(queue)

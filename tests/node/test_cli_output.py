@@ -93,11 +93,11 @@ def said_by(process: subprocess.Popen[bytes]) -> tuple[int, list[str]]:
 def test_what_a_short_write_left_out_is_not_acked(
     cli: CommandLine, queue: cassieq.Queue, how: dict[str, Any], as_json: bool
 ) -> None:
-    """As ``get --max 2000 --ack | head -1``: one line is read, and then nobody reads."""
+    """As ``get --max-messages 2000 --ack | head -1``: one line is read, and then nobody reads."""
     queue.put_many([b"x" * 100] * 2_000)
     flags = ["--json"] if as_json else []
 
-    process = cli.start("get", queue.name, "--max", "2000", "--ack", *flags, **how)
+    process = cli.start("get", queue.name, "--max-messages", "2000", "--ack", *flags, **how)
     assert process.stdout is not None
     assert process.stdout.readline().endswith(b"\n")
     process.stdout.close()
@@ -113,7 +113,9 @@ def test_what_a_full_disk_did_not_take_is_given_back(
 ) -> None:
     queue.put_many([b"x" * 100] * 300)
 
-    process = cli.start("get", queue.name, "--max", "300", *flags, **{**how, "stdout": full})
+    process = cli.start(
+        "get", queue.name, "--max-messages", "300", *flags, **{**how, "stdout": full}
+    )
     code, [line] = said_by(process)
 
     assert 1 == code
@@ -164,7 +166,7 @@ def test_without_a_standard_output_nothing_stays_leased_and_nothing_is_acked(
 @needs_full
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [("get {queue}.none", 1), ("peek {queue} --max 0", 2), ("queue delete {queue}", 2)],
+    [("get {queue}.none", 1), ("peek {queue} --max-messages 0", 2), ("queue delete {queue}", 2)],
 )
 def test_a_full_standard_error_does_not_change_the_exit_code(
     cli: CommandLine, arguments: dict[str, str], full: int, command: str, expected: int
@@ -179,7 +181,7 @@ def test_what_a_slow_reader_reads_in_pieces_comes_whole(
 ) -> None:
     queue.put_many([b"x" * 100] * 2_000)
 
-    done = end(cli.start("get", queue.name, "--max", "2000", "--ack", **how))
+    done = end(cli.start("get", queue.name, "--max-messages", "2000", "--ack", **how))
 
     assert (0, 2_000) == (done.code, len(done.lines))
     assert (0, 0) == lie(queue)

@@ -142,7 +142,7 @@ def test_commands_put_show_and_choose_by_it(
 
     shown = cassieq_("peek", queue.name, "--json").objects
     assert {"one": "customer-7", "two": None} == {one["body"]: one["group"] for one in shown}
-    got = cassieq_("get", queue.name, "--max", "5", "--json").objects
+    got = cassieq_("get", queue.name, "--max-messages", "5", "--json").objects
     assert {"one": "customer-7", "two": None} == {one["body"]: one["group"] for one in got}
     queue.reject([one["receipt"] for one in got])
     client.repair(queue.name)

@@ -103,10 +103,12 @@ class Place:
         for path in ("messages", "dead-letters"):
             answer = rest.get(f"/queues/{name}/{path}", params={"max_messages": 100})
             check(of_json(answer.json()["messages"]), gone=gone)
-        check(of_json(cli("peek", name, "--max", "100", "--json").objects), gone=gone)
-        check(of_json(cli("dead", "show", name, "--limit", "99", "--json").objects), gone=gone)
-        assert COUNT == len(cli("peek", name, "--max", "100").lines)
-        assert COUNT + 1 == len(cli("dead", "show", name, "--limit", "99").lines)
+        check(of_json(cli("peek", name, "--max-messages", "100", "--json").objects), gone=gone)
+        check(
+            of_json(cli("dead", "show", name, "--max-messages", "99", "--json").objects), gone=gone
+        )
+        assert COUNT == len(cli("peek", name, "--max-messages", "100").lines)
+        assert COUNT + 1 == len(cli("dead", "show", name, "--max-messages", "99").lines)
         assert COUNT == sum(one["messages"] for one in cli("dead", "list", name, "--json").objects)
         with Visitor(self.gateway.url) as page:
             for path in ("messages", "dead-letters"):
