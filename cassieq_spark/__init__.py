@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.interpreter import name_for_spark
-
 if TYPE_CHECKING:  # a type checker exports what is imported as itself
     from cassieq_spark.aio.client import AsyncClient as AsyncClient
     from cassieq_spark.aio.consumer import AsyncConsumer as AsyncConsumer
@@ -98,9 +96,6 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
             globals()[name] = found
             return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-name_for_spark()
 
 
 def __dir__() -> list[str]:
