@@ -17,6 +17,12 @@ LOWEST := .venv-lowest
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP := pip install $(QUIET) --disable-pip-version-check --no-input
 PIP_INSTALL := $(PYTHON) -m $(PIP)
+# All extras; pip knows groups since 25.1, and venv brings an older one.
+EXTRAS := accounts,connector,demo,opentelemetry,prometheus,server,spark
+PIP_WITH_GROUPS := 'pip>=25.1'
+# LOCKED=1 installs what requirements-dev.txt names, by its hashes, and nothing newer.
+LOCKED ?=
+LOCK := requirements-dev.txt
 
 # pytest's arguments, e.g. make test TESTS='tests/unit -k receipt'
 TESTS ?= -m 'not long' tests
@@ -137,6 +143,10 @@ fault-tests: setup  ## The long tests, most of which kill nodes and processes; F
 LOWEST_TESTS ?= $(addprefix tests/spark/test_,engine_facts.py replay.py drain.py refused.py \
 	source_errors.py shared_queue.py stops.py sink.py admission.py lag.py manual.py settle.py)
 
+.PHONY: test-unit
+test-unit: setup  ## The pure rules alone, which need no node
+	@$(PYTHON) -m pytest tests/unit
+
 .PHONY: test-lowest
 test-lowest: setup $(LOWEST)/.installed  ## The Spark side on PySpark 4.2, in a venv of its own
 	@$(WITH_JAVA) $(LOWEST)/bin/python -m pytest --durations=10 $(LOWEST_TESTS)
@@ -218,6 +228,22 @@ imports: $(INSTALLED)  ## Which layer may import which
 docs: $(INSTALLED)  ## Write the generated parts of the documentation anew
 	@$(PYTHON) docs/generate.py
 
+# The version is the tag that is checked out, or names the commit: pyproject.toml, tool.hatch.version.
+.PHONY: dist
+dist: $(INSTALLED)  ## The source distribution and the wheel, checked, in dist/
+	@rm -rf dist
+	@$(PIP_INSTALL) 'build>=1.2' 'twine>=6'
+	@$(PYTHON) -m build --outdir dist .
+	@$(PYTHON) -m twine check --strict dist/*
+
+# uv is installed for this target alone. The file names no index: pip takes the one that it is set to.
+.PHONY: lock
+lock: $(INSTALLED)  ## Renew requirements-dev.txt, the versions and hashes of all packages
+	@$(PIP_INSTALL) 'uv>=0.9'
+	@$(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate --no-emit-index-url --all-extras --group dev --group docs \
+		--output-file $(LOCK) pyproject.toml
+
 .PHONY: site
 site: $(INSTALLED_DOCS)  ## The documentation as a site, in site/; a warning or a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
@@ -245,7 +271,13 @@ $(PYTHON):
 
 $(INSTALLED): pyproject.toml | $(PYTHON)
 	@echo 'Installing PySpark and all other packages (some minutes the first time)'
-	@$(PIP_INSTALL) --editable '.[dev]'; echo "Installed the packages in $$SECONDS s"
+	@$(PIP_INSTALL) --upgrade $(PIP_WITH_GROUPS); \
+	if [ -n '$(LOCKED)' ]; then \
+		$(PIP_INSTALL) --require-hashes --requirement $(LOCK) && $(PIP_INSTALL) --no-deps --editable .; \
+	else \
+		$(PIP_INSTALL) --editable '.[$(EXTRAS)]' --group dev; \
+	fi; \
+	echo "Installed the packages in $$SECONDS s"
 	@touch $@
 
 # The demo takes half of them, and less if all are there.
@@ -259,12 +291,13 @@ $(INSTALLED_DEMO): pyproject.toml | $(PYTHON)
 
 $(INSTALLED_DOCS): pyproject.toml $(INSTALLED)
 	@echo 'Installing what builds the site'
-	@$(PIP_INSTALL) --editable '.[docs]'
+	@$(PIP_INSTALL) --group docs
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml | $(INSTALLED)
 	@echo 'Installing the packages with PySpark 4.2 (a few minutes the first time)'
 	@$(PYTHON) -m venv $(LOWEST)
-	@$(LOWEST)/bin/python -m $(PIP) \
-		--editable '.[test]' 'pyspark==4.2.*'
+	@$(LOWEST)/bin/python -m $(PIP) --upgrade $(PIP_WITH_GROUPS)
+	@$(LOWEST)/bin/python -m $(PIP) --editable '.[accounts,opentelemetry,prometheus,server,spark]' \
+		--group test 'pyspark==4.2.*'
 	@touch $@

@@ -58,7 +58,10 @@ class CassieqDoor:
         self._clients: dict[str, Any] = {}
 
     def prepare(self, spark: SparkSession) -> None:
-        """Nothing: PySpark finds the format by its name."""
+        """As the README has it; the other side's environment has no such package."""
+        import cassieq_spark as cassieq  # noqa: PLC0415 - as above
+
+        cassieq.register(spark)
 
     def create(self, queue: str, durability: str) -> None:
         """A queue as it comes, on the node with this durability."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.interpreter import name_for_spark
-
 if TYPE_CHECKING:  # a type checker exports what is imported as itself
     from cassieq_spark.aio.client import AsyncClient as AsyncClient
     from cassieq_spark.aio.consumer import AsyncConsumer as AsyncConsumer
@@ -44,7 +42,7 @@ if TYPE_CHECKING:  # a type checker exports what is imported as itself
     from cassieq_spark.spark.jobs.settle_frame import settle as settle
     from cassieq_spark.spark.listener import CassieqListener as CassieqListener
 
-__version__ = "0.1.0"
+__version__: str
 
 _HOMES = {
     "aio.client": ("AsyncClient",),
@@ -97,12 +95,12 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
             found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
             globals()[name] = found
             return found
+        if name == "__version__":
+            globals()[name] = found = import_module(f"{__name__}.version").find()
+            return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-name_for_spark()
 
 
 def __dir__() -> list[str]:
     """The public names, and none that only this module uses."""
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

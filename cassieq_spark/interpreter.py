@@ -1,10 +1,9 @@
-"""Name the Python that Spark runs, where nobody else has."""
+"""Name the Python that Spark is to run: this one, by its launcher where there is one."""
 
 from __future__ import annotations
 
 import os
 import sys
-from itertools import pairwise
 from typing import Final
 
 LAUNCHER: Final = "cassieq-python"
@@ -45,26 +44,3 @@ def is_this(named: str) -> bool:
         return False
     pairs = ((found, sys.executable), map(os.path.dirname, (found, sys.executable)))  # as above
     return all(os.path.samefile(*pair) for pair in pairs)  # noqa: PTH121 - as above
-
-
-def name_for_spark() -> None:
-    """Let a Spark that this process starts look for formats here, unless another Python is named.
-
-    It asks PYSPARK_DRIVER_PYTHON, PYSPARK_PYTHON and ``python3`` in turn, and runs the tasks of a
-    format that it has found in the same one (4.2 and 4.3). In an environment that was not activated
-    ``python3`` is another, which has no ``pyspark_cassieq``: there would be no format "cassieq".
-    Where what is named is this Python, Spark gets its launcher, which starts the same one sooner.
-    Under spark-submit Spark runs already, and has read its variables.
-    """
-    if not sys.executable or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    named = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
-    if not named or (_may_be_local() and is_this(named)):
-        os.environ["PYSPARK_DRIVER_PYTHON"] = for_spark()
-
-
-def _may_be_local() -> bool:
-    """Whether nothing says yet that tasks run on other machines, which may lack the launcher."""
-    words = os.environ.get("PYSPARK_SUBMIT_ARGS", "").replace("=", " ").split()
-    names = ("--master", "spark.master")
-    return all(value.startswith("local") for name, value in pairwise(words) if name in names)

@@ -27,6 +27,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     client.repair("mail.out")  # moves the two into mail.dead
 
 spark = SparkSession.builder.appName("dead letters").getOrCreate()
+cassieq.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 letters = spark.readStream.format("cassieq").options(**HERE, queue="mail.dead").load()
 (

@@ -46,6 +46,7 @@ with cassieq.connect(**HERE) as client:
     queue.put_many([b'{"amount": 1}', b'{"customer": 7}', b"no JSON"])
 
 spark = SparkSession.builder.appName("etl").getOrCreate()
+cassieq.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 messages = (
     spark.readStream.format("cassieq")

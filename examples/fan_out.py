@@ -38,6 +38,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     client.queue("fan.orders").put_many([b"%d" % number for number in range(1_000)])
 
 spark = SparkSession.builder.appName("fan-out").getOrCreate()
+cassieq.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 query = (
     spark.readStream.format("cassieq")

@@ -67,6 +67,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     orders.put_many(bodies, dedup_keys=[f"order {at}" for at in range(len(bodies))])
 
 spark = SparkSession.builder.appName("json orders").getOrCreate()
+cassieq.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 spark.conf.set("spark.sql.shuffle.partitions", "2")

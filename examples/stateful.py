@@ -18,6 +18,7 @@ spark = (
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
+cassieq.register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 orders = (
     spark.readStream.format("cassieq")

@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged.unpersist()
 
     spark = SparkSession.builder.appName(f"{given.queue}, row by row").getOrCreate()
+    cassieq.register(spark)
     messages = (
         spark.readStream.format("cassieq")
         .option("contactPoints", given.contact_points)

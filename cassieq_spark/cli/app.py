@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cassieq_spark import __version__
+import cassieq_spark
 from cassieq_spark.cli import (
     account,
     cassandra,
@@ -109,7 +109,7 @@ def main() -> None:
 def _print_version(wanted: bool) -> None:
     if wanted:
         with exit_codes():  # no command's own exit codes apply yet
-            say(__version__)
+            say(cassieq_spark.__version__)
         raise typer.Exit
 
 

@@ -58,6 +58,7 @@ def to_files(
     """
     logs.start()
     spark = SparkSession.builder.appName(f"{queue} to files").getOrCreate()
+    cassieq.register(spark)
     # Logs the lag of each batch, and acks the last one when the query ends.
     listener = _Listener(contact_points=contact_points, keyspace=keyspace)
     spark.streams.addListener(listener)

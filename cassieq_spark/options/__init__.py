@@ -1,4 +1,4 @@
-"""Define all options in one table, and the values they are parsed into (conventions 4).
+"""Define all options in one table, and the values they are parsed into.
 
 `OPTIONS` generates the parsers, ``docs/reference/options.md`` and ``conf/cassieq.toml``. To add an
 option, add its row, which is a field of the value that it is parsed into.

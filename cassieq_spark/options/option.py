@@ -126,7 +126,7 @@ def rows_of(kind: type, scopes: frozenset[Scope], *, is_python: bool = False) ->
     for one, attributes in rows.items():
         if attributes is None or one not in kind.__annotations__:
             continue
-        # A field of a time has its unit in its name; the option has not (conventions 2).
+        # A field of a time has its unit in its name; the option has not.
         name = one.removesuffix("_s") if attributes.get("unit") == "seconds" else one
         name = name if is_python else camel_case(name)
         found.append(

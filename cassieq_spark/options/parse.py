@@ -195,7 +195,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     *rows_of(QueueSettings, QUEUE, is_python=True),
     *SPARKS_OWN,
 )
-"""Every option, one row each, and nowhere else (conventions 4)."""
+"""Every option, one row each, and nowhere else."""
 
 OTHERS: Final = (
     "CASSIEQ_ACCESS_KEY_ID",

@@ -60,9 +60,10 @@ def driver_context(spark: SparkSession, what: str, instead: str) -> SparkContext
 def prefer_this_python(spark: SparkSession) -> None:
     """Let workers on this machine run the driver's interpreter, unless another one is named.
 
-    Spark takes no notice of ``spark.pyspark.python`` in a program that spark-submit did not start.
-    On a cluster the driver's path may mean nothing: there, nothing is changed. Spark Connect has no
-    way to say it.
+    They get its launcher, if there is one: see `for_spark`. Spark takes no notice of
+    ``spark.pyspark.python`` in a program that spark-submit did not start. On a cluster
+    the driver's path may mean nothing: there, nothing is changed. Spark Connect has no way to say
+    it.
     """
     if is_connect(spark):
         return

@@ -1,4 +1,7 @@
-"""Spread planned messages over input partitions, and read a partition in a task (design 7)."""
+"""Spread planned messages over input partitions, and read a partition in a task.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 

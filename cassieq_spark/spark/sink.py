@@ -1,4 +1,6 @@
-"""The Arrow writer runs ``writeStream`` and ``write`` with ``format("cassieq")`` (design 8).
+"""The Arrow writer runs ``writeStream`` and ``write`` with ``format("cassieq")``.
+
+See docs/design/sink.md.
 
 For every micro-batch Spark makes the writer in one driver-side process, pickles it into the tasks,
 and makes it again in another process for the commit: nothing kept in the object survives, so the
@@ -117,7 +119,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._transaction = named
         else:
             # The driver creates the row and no task may: a task must not begin a transaction again
-            # that is over (design 8).
+            # that is over (docs/design/sink.md).
             lane = portal.run(open_lane(store.shared(options.connection), options.queue))
             begins = transaction.begin_once(lane, f"once:{new_uuid()}")
             self._transaction = portal.run(begins)
@@ -300,7 +302,7 @@ class Ahead:
     """The record batches of an input partition, the first of which is on its way already.
 
     Spark makes rows when a task asks for them: by then it has opened its files, and made the first
-    10,000 rows of them, for as long as an admission takes (design 8).
+    10,000 rows of them, for as long as an admission takes (docs/design/sink.md).
 
     The thread is a daemon. A task that is refused ends its worker, and must not wait for a row that
     may take hours.

@@ -1,4 +1,6 @@
-"""One sealed bucket: who cancels a message, who claims it, and its end (lanes 4 and 5).
+"""One sealed bucket: who cancels a message, who claims it, and its end.
+
+See docs/design/due-lanes.md.
 
 What a CAS writes is computed by `model.lease` and `model.settlement`; the order of
 the steps is that of `queue/settle/settle.py`, `queue/get/claim.py` and `repair/heal.py`. Between

@@ -69,7 +69,7 @@ class Clients(Settle):
         after = "repair" if self._is_repair(number) else after
         return with_client(state, number, idle(client)._replace(at=after))
 
-    # --- put (design 4) ---------------------------------------------------------------------------
+    # --- put (docs/design/put.md) -----------------------------------------------------------------
     def _at_write(self, state: State, number: int, client: Client) -> Iterator[Step]:
         bit = 1 << number
         check = client._replace(at="check" if self.rules.put_reads_row else "check_low")

@@ -1,4 +1,6 @@
-"""One deduplication key: callers that put it, a reader and repair (lanes 6).
+"""One deduplication key: callers that put it, a reader and repair.
+
+See docs/design/deduplication.md.
 
 The order of the steps is that of `queue/put/dedup.py`, `queue/put/producer.py` and
 `repair/cleanup.py`, and what the reads tell is decided by `model.dedup` itself. Each try has a

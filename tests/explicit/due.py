@@ -1,4 +1,6 @@
-"""One due lane from its birth to its end: producers, a reader, repair and a deleter (lanes 4).
+"""One due lane from its birth to its end: producers, a reader, repair and a deleter.
+
+See docs/design/due-lanes.md.
 
 The order of the steps is that of `queue/schedule.py`, `queue/reserve.py`, `queue/put/producer.py`
 and `repair/cleanup.py`. How a bucket is sealed is one step here; `world` takes that apart.

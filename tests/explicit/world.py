@@ -2,8 +2,9 @@
 
 What a step *computes* is computed by `cassieq_spark.model`, what a CAS leaves beside the row by
 `cassieq_spark.store.cas`; the order of the steps is that of `queue/seal.py`, `claim.py`,
-`settle.py` and `lane.py`, and of design 4 and 9 for put and repair. Between two steps of one client
-anything may happen: steps of others, a tick, a statement landing whose answer was lost.
+`settle.py` and `lane.py`; docs/design/put.md and repair.md have put and repair. Between two steps
+of one client anything may happen: steps of others, a tick, a statement landing whose answer was
+lost.
 
 A CAS that was not answered is in the air: it may take effect now, later or never, and its client
 sends the same statement again until it is answered (G3), or gives up. Kept out: hints (they cost
@@ -158,7 +159,7 @@ class World(Clients):
             after = Client("repair", made=client.made)
         return with_client(state._replace(air=air, crashes=state.crashes - 1), number, after)
 
-    # --- repair (design 9) ------------------------------------------------------------------------
+    # --- repair (docs/design/repair.md) -----------------------------------------------------------
     def _at_repair(self, state: State, number: int, client: Client) -> Iterator[Step]:
         row = state.row
         if row is None:

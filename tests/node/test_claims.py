@@ -1,4 +1,7 @@
-"""Leases on a real node: one holder, one clock, no delivery burnt for nothing (design 5, 6)."""
+"""Leases on a real node: one holder, one clock, no delivery burnt for nothing.
+
+See docs/design/get-and-leases.md and docs/design/returns-and-hints.md.
+"""
 
 from __future__ import annotations
 

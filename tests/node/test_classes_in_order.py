@@ -1,4 +1,6 @@
-"""The rule of lanes 3, for any lanes: a lower class has no more than its offer before a higher one.
+"""For any lanes, a lower class has no more than its offer before a higher one.
+
+The rule is in docs/design/lanes.md.
 
 What a get finds in a lane depends on what its reader has seen there before: open buckets are young
 at first. So the rule is held for the first get of a consumer and for later ones, whatever is open,

@@ -1,4 +1,7 @@
-"""A consumer: prefetch, grouped acks, and what becomes of both when something ends (design 5)."""
+"""A consumer: prefetch, grouped acks, and what becomes of both when something ends.
+
+See docs/design/get-and-leases.md.
+"""
 
 from __future__ import annotations
 

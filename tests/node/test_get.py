@@ -1,4 +1,7 @@
-"""Get, ack, extend, release, update by receipt: one delivery at a time (design 5, 11)."""
+"""Get, ack, extend, release, update by receipt: one delivery at a time.
+
+See docs/design/get-and-leases.md.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_importing_the_package_imports_nothing_that_costs(producer: Installed) -
     loaded = producer.says("import cassieq_spark, sys; print(' '.join(sys.modules))").split()
 
     ours = {name for name in loaded if name.startswith("cassieq_spark")}
-    assert {"cassieq_spark", "cassieq_spark.interpreter"} == ours
+    assert {"cassieq_spark"} == ours
     heavy = {"cassandra", "pyarrow", "msgpack", "stamina", "rich", "typer", "asyncio", "logging"}
     assert set() == heavy & set(loaded)
 

@@ -1,4 +1,6 @@
-"""What comes back by time is found without a repair, however late its CAS came (design 6).
+"""What comes back by time is found without a repair, however late its CAS came.
+
+See docs/design/returns-and-hints.md.
 
 The time pointer may pass a minute between the hint in it and the CAS that the hint is for.
 """

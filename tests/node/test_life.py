@@ -1,4 +1,7 @@
-"""Create, alter, purge, delete: each survives a crash at any step (design 9, 11)."""
+"""Create, alter, purge, delete: each survives a crash at any step.
+
+See docs/design/repair.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Put: what was acknowledged is delivered, whatever comes between its steps (design 4)."""
+"""Put: what was acknowledged is delivered, whatever comes between its steps.
+
+See docs/design/put.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A get finds what is visible, and nothing hides behind anything (design 5)."""
+"""A get finds what is visible, and nothing hides behind anything.
+
+See docs/design/get-and-leases.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A repair pass: the dead move once, what is done goes, what is half-way is finished (design 9)."""
+"""A repair pass: the dead move once, what is done goes, what is half-way is finished.
+
+See docs/design/repair.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The put handshake and the seal lose nothing, whoever pauses where (design 3, 4)."""
+"""The put handshake and the seal lose nothing, whoever pauses where.
+
+See docs/design/ids-and-buckets.md and docs/design/put.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settling on a real node: each message its own way, one CAS a bucket, and once (design 5)."""
+"""Settling on a real node: each message its own way, one CAS a bucket, and once.
+
+See docs/design/settle.md.
+"""
 
 from __future__ import annotations
 

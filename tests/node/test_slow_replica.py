@@ -1,4 +1,7 @@
-"""One bucket without a quorum: what is done for the others goes on (design 5, ADR 21)."""
+"""One bucket without a quorum: what is done for the others goes on (ADR 21).
+
+See docs/design/get-and-leases.md.
+"""
 
 from __future__ import annotations
 

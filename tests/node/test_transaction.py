@@ -1,4 +1,7 @@
-"""A sink batch appears whole and once, or not at all, whoever acts on it when (design 8)."""
+"""A sink batch appears whole and once, or not at all, whoever acts on it when.
+
+See docs/design/sink.md.
+"""
 
 from __future__ import annotations
 

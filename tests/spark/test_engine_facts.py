@@ -1,4 +1,6 @@
-"""What the source and the sink rely on in Spark (design 7 and 8), seen on a source of our own.
+"""What the source and the sink rely on in Spark, seen on a source of our own.
+
+See docs/design/source.md and docs/design/sink.md.
 
 A Spark release that changes one of these fails here, not in somebody's queue.
 """

@@ -64,9 +64,8 @@ def test_a_format_of_another_name_is_not_ours(spark: SparkSession) -> None:
         spark.read.format("cassieq2").load()
 
 
-@pytest.mark.parametrize("how", ["found", "registered"])
-def test_a_program_in_an_environment_that_was_not_activated_finds_the_format(
-    start_script: Callable[..., Script], streams: Streams, tmp_path: Path, how: str
+def test_a_program_in_an_environment_that_was_not_activated_registers_the_format(
+    start_script: Callable[..., Script], streams: Streams, tmp_path: Path
 ) -> None:
     """Its ``python3`` is another one, and nobody has said which Spark is to run."""
     streams.put(streams.numbered(0, 5))
@@ -87,8 +86,7 @@ def test_a_program_in_an_environment_that_was_not_activated_finds_the_format(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .getOrCreate()
         )
-        if {how == "registered"}:
-            cassieq_spark.register(spark)
+        cassieq_spark.register(spark)
         print("COUNT", spark.read.format("cassieq").options(**{streams.options!r}).load().count())
         """
     )

@@ -1,4 +1,7 @@
-"""One query over several queues: fair shares, queues that come and go, and restarts (lanes 7)."""
+"""One query over several queues: fair shares, queues that come and go, and restarts.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The planner by itself: claims, replays, acks, and what another run does to it (design 7)."""
+"""The planner by itself: claims, replays, acks, and what another run does to it.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The renewal of a batch's leases by itself (design 7)."""
+"""The renewal of a batch's leases by itself.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spark reads scheduled messages when their time comes, and shows what is scheduled (lanes 4)."""
+"""Spark reads scheduled messages when their time comes, and shows what is scheduled.
+
+See docs/design/due-lanes.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A bucket moves along its diagram and in no other way (design 3)."""
+"""A bucket moves along its diagram and in no other way.
+
+See docs/design/ids-and-buckets.md.
+"""
 
 from __future__ import annotations
 

@@ -8,19 +8,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark import interpreter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-OF_SPARK = (
-    *("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT"),
-    "PYSPARK_SUBMIT_ARGS",
-)
 CODE = "import json, os, sys; print(json.dumps([os.environ.get('PYTHONPATH'), sys.argv[1:]]))"
 
 
@@ -74,61 +66,24 @@ def test_a_launcher_beside_another_python_is_not_told(
     assert sys.executable == interpreter.for_spark()
 
 
-@pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
-    """What a Spark looks for formats in, that starts with these variables."""
-
-    def of(**named: str) -> str | None:
-        for name in OF_SPARK:
-            monkeypatch.setenv(name, "")  # so that it is restored, though it is not there
-            monkeypatch.delenv(name)
-        for name, value in named.items():
-            monkeypatch.setenv(name, value)
-        interpreter.name_for_spark()
-        return os.environ.get("PYSPARK_DRIVER_PYTHON", os.environ.get("PYSPARK_PYTHON"))
-
-    return of
-
-
-def test_where_this_python_is_named_spark_gets_its_launcher(
-    names: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_this_python_is_known_by_every_name_that_it_has_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "venv").symlink_to(Path(sys.executable).parents[1])
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     python = Path(sys.executable).name
-    launcher = interpreter.for_spark()
     linked = str(tmp_path / "venv" / "bin" / python)
-    for named in (sys.executable, python, "python3", linked, ""):
-        assert launcher == names(PYSPARK_PYTHON=named)
-        assert launcher == names(PYSPARK_DRIVER_PYTHON=named)
-        assert launcher == names(PYSPARK_PYTHON="/other", PYSPARK_DRIVER_PYTHON=named or python)
-    assert launcher == names()
-    local = "--master local[2] pyspark-shell"
-    assert launcher == names(PYSPARK_PYTHON=python, PYSPARK_SUBMIT_ARGS=local)
+    for named in (sys.executable, python, "python3", linked):
+        assert interpreter.is_this(named), named
 
 
-def test_a_python_of_another_environment_stays_though_it_is_the_same_file(
-    names: Callable[..., str | None], launcher: Path
+def test_a_python_of_another_environment_is_not_this_though_it_is_the_same_file(
+    launcher: Path,
 ) -> None:
     other = str(launcher.parent / "python3")
     assert Path(other).samefile(sys.executable)
     for named in (other, str(launcher), interpreter.for_spark(), "jupyter", "/nowhere/python"):
-        assert named == names(PYSPARK_PYTHON=named)
-        assert named == names(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=named)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"PYSPARK_SUBMIT_ARGS": "--master spark://a:7077 pyspark-shell"},
-        {"PYSPARK_SUBMIT_ARGS": "--conf spark.master=yarn pyspark-shell"},
-        {"PYSPARK_GATEWAY_PORT": "1"},
-    ],
-)
-def test_what_is_named_stays_on_a_cluster_and_where_spark_runs_already(
-    names: Callable[..., str | None], said: dict[str, str]
-) -> None:
-    assert sys.executable == names(PYSPARK_PYTHON=sys.executable, **said)
+        assert not interpreter.is_this(named), named
 
 
 def test_what_we_ship_names_the_launcher() -> None:

@@ -1,4 +1,7 @@
-"""Which lane a message takes, and in which order lanes are read (lanes 1 to 4)."""
+"""Which lane a message takes, and in which order lanes are read.
+
+See docs/design/lanes.md and docs/design/due-lanes.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Claim, ack, extend, release, revise: what one CAS on a sealed bucket writes (design 5)."""
+"""Claim, ack, extend, release, revise: what one CAS on a sealed bucket writes.
+
+See docs/design/get-and-leases.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The source's offset names exactly what its micro-batch holds (design 7)."""
+"""The source's offset names exactly what its micro-batch holds.
+
+See docs/design/source.md.
+"""
 
 from __future__ import annotations
 

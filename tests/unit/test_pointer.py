@@ -1,4 +1,7 @@
-"""Pointers and the time grid of the expiry hints (design 2, 6)."""
+"""Pointers and the time grid of the expiry hints.
+
+See docs/design/consistency.md and docs/design/returns-and-hints.md.
+"""
 
 from __future__ import annotations
 

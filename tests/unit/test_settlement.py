@@ -1,4 +1,7 @@
-"""What is asked of deliveries, what a row says to it, and what becomes of the row (design 5)."""
+"""What is asked of deliveries, what a row says to it, and what becomes of the row.
+
+See docs/design/settle.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The sink row decides what became of a batch, and nothing else does (design 8)."""
+"""The sink row decides what became of a batch, and nothing else does.
+
+See docs/design/sink.md.
+"""
 
 from __future__ import annotations
 

@@ -18,12 +18,12 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"),
 MATRIX = re.compile(r"\$\{\{ matrix\.([a-z]+) \}\}")
 
 
-def check(*paths: Path) -> None:
+def check(*paths: Path, schema: str = "vendor.github-workflows") -> None:
     done = subprocess.run(
         [
             Path(sys.executable).with_name("check-jsonschema"),
             "--builtin-schema",
-            "vendor.github-workflows",
+            schema,
             *paths,
         ],
         capture_output=True,
@@ -56,13 +56,13 @@ def runs(job: dict[str, Any]) -> list[tuple[dict[str, str], str]]:
 
 
 def test_they_are_as_the_schema_says() -> None:
-    assert ["checks", "long"] == [path.stem for path in WORKFLOWS]
+    assert ["ci", "long", "publish"] == [path.stem for path in WORKFLOWS]
     check(*WORKFLOWS)
 
 
 def test_a_misspelt_key_is_not(tmp_path: Path) -> None:
     """Else the test above would show nothing."""
-    wrong = tmp_path / "checks.yml"
+    wrong = tmp_path / "ci.yml"
     wrong.write_text(WORKFLOWS[0].read_text("utf-8").replace("runs-on", "run-on"), "utf-8")
     with pytest.raises(AssertionError, match="run-on"):
         check(wrong)
@@ -77,12 +77,14 @@ def test_every_step_is_one_target_of_make() -> None:
             assert said[1] in TARGETS, (name, command)
 
 
-def test_both_ends_of_what_is_supported_are_tested() -> None:
-    tested = {(chosen["python"], command) for chosen, command in runs(jobs()["checks.test"])}
-    assert tested == set(
-        itertools.product(
-            ("3.11", "3.14"), ("make test", "make test-lowest", "make test-installed")
-        )
+def test_every_python_and_both_ends_of_what_spark_is_supported_are_tested() -> None:
+    pythons = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert 4 == len(pythons)
+    tested = {(chosen["python"], command) for chosen, command in runs(jobs()["ci.test"])}
+    assert tested == {(python, "make test") for python in pythons}
+    ends = {(chosen["python"], command) for chosen, command in runs(jobs()["ci.ends"])}
+    assert ends == set(
+        itertools.product((pythons[0], pythons[-1]), ("make test-lowest", "make test-installed"))
     )
 
 
@@ -90,3 +92,26 @@ def test_no_workflow_may_write_or_run_for_ever() -> None:
     for path in WORKFLOWS:
         assert {"contents": "read"} == yaml.safe_load(path.read_text("utf-8"))["permissions"]
     assert all("timeout-minutes" in job for job in jobs().values())
+
+
+def test_only_the_upload_may_name_itself_to_the_index() -> None:
+    more = {name: job["permissions"] for name, job in jobs().items() if "permissions" in job}
+    assert {"publish.upload": {"id-token": "write"}} == more
+    (upload,) = [
+        step["uses"] for step in jobs()["publish.upload"]["steps"] if "pypa/" in step["uses"]
+    ]
+    assert upload.startswith("pypa/gh-action-pypi-publish@")
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("vendor.dependabot", "dependabot.yml"),
+        ("vendor.github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("vendor.github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+    ],
+)
+def test_what_else_is_for_the_code_host_is_as_its_schema_says(schema: str, pattern: str) -> None:
+    found = sorted((ROOT / ".github").glob(pattern))
+    assert found
+    check(*found, schema=schema)

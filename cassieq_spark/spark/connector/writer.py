@@ -1,4 +1,6 @@
-"""Write micro-batches by the connector, for ``df.writeStream.foreachBatch(...)`` (design 8). I7.
+"""Write micro-batches by the connector, for ``df.writeStream.foreachBatch(...)``. I7.
+
+See docs/design/sink.md.
 
 The driver plays the part of a task of the Arrow writer: it is admitted, reserves and opens the
 buckets, lets Spark tasks write the rows through the Spark Cassandra Connector, prepares and

@@ -1,4 +1,7 @@
-"""Run a repair pass on Spark: tasks heal the buckets, the driver does the rest (design 9)."""
+"""Run a repair pass on Spark: tasks heal the buckets, the driver does the rest.
+
+See docs/design/repair.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`settle` lets executors carry out a verdict for each message of a batch (design 5, 7).
+"""`settle` lets executors carry out a verdict for each message of a batch.
+
+See docs/design/settle.md and docs/design/source.md.
 
     tasks read receipts and verdicts  ->  the driver puts them together, and checks  ->  tasks
     carry them out, one CAS per bucket

@@ -1,4 +1,6 @@
-"""One queue of a streaming query: claim, replay and ack what the query has of it (design 7).
+"""One queue of a streaming query: claim, replay and ack what the query has of it.
+
+See docs/design/source.md.
 
 Open this to see what a restarted query does with a batch that was not committed, and when it goes
 on without some of its messages. Holds I2, I4, I8. `planner` shares a batch among the query's

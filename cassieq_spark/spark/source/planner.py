@@ -1,4 +1,6 @@
-"""Remember a streaming query's state between Spark's calls, in its planner process (design 7).
+"""Remember a streaming query's state between Spark's calls, in its planner process.
+
+See docs/design/source.md.
 
 Holds I2, I4, I8: one claim per start offset, one plan per batch and run, acks by lease id. A batch
 is shared among the query's queues evenly, and what one leaves goes to the others (I10): each queue

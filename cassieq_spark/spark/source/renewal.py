@@ -1,4 +1,6 @@
-"""Renew the leases of a running micro-batch in the background (design 7). Holds I2, I10.
+"""Renew the leases of a running micro-batch in the background. Holds I2, I10.
+
+See docs/design/source.md.
 
 Each bucket has rounds of its own: a round without an answer is given up before its next one is
 due, and no other bucket waits for it (ADR 21) [T5].
