@@ -119,7 +119,7 @@ def test_whoever_finds_no_put_under_way_waits_for_nobody_and_the_others_gather()
         await others_run()
         assert [["a0"], ["b0", "b1", "c0"]] == store.begun
         store.end()
-        found = [(await one).message_ids for one in (first, *rest)]
+        found = [(await one).results for one in (first, *rest)]
         assert [["a0"], ["b0", "b1"], ["c0"]] == found
 
     run(main())
@@ -298,7 +298,7 @@ def test_whoever_leaves_later_takes_nothing_from_the_others() -> None:
         gone.cancel()
         await others_run()
         store.end()
-        assert ["c0"] == (await other).message_ids
+        assert ["c0"] == (await other).results
 
     run(main())
 
@@ -310,7 +310,7 @@ def test_puts_of_one_turn_of_the_loop_share_though_none_is_under_way() -> None:
         await others_run()
         assert [["a0", "b0", "c0"]] == store.begun
         store.end()
-        assert [["a0"], ["b0"], ["c0"]] == [(await one).message_ids for one in some]
+        assert [["a0"], ["b0"], ["c0"]] == [(await one).results for one in some]
 
     run(main())
 
