@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from cassieq_spark.doors import blocking
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.options import (
     ConnectionOptions,
+    QueueArguments,
     arguments,
     queue_name,
 )
@@ -96,7 +97,12 @@ class Client(OfOneProcess):
 
     @blocking
     async def create_queue(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        **settings: Unpack[QueueArguments],
     ) -> Queue:
         """Create a queue, or return the existing one if it has the given settings.
 
@@ -104,7 +110,7 @@ class Client(OfOneProcess):
             name: Letters, digits, ``. - _``, 1 to 200 characters, but not ``.`` or ``..``. A queue
                 of an account is ``account/name``.
             labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
-            settings: See `options.QueueSettings`; times are seconds or timedelta. A new queue gets
+            settings: See `QueueSettings`; times are seconds or timedelta. A new queue gets
                 the default of every setting that is left out or None; an existing one keeps its
                 own.
 
@@ -118,7 +124,12 @@ class Client(OfOneProcess):
 
     @blocking
     async def find_or_create_queue(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        **settings: Unpack[QueueArguments],
     ) -> tuple[Queue, bool]:
         """Do as `create_queue` does, and also return whether this call has created the queue."""
         return await self._find_or_create(name, labels, settings)
@@ -135,7 +146,7 @@ class Client(OfOneProcess):
         return self._open(lane_of(self._store, row)), is_new
 
     @blocking
-    async def alter_queue(self, /, name: str, **settings: Any) -> Queue:
+    async def alter_queue(self, /, name: str, **settings: Unpack[QueueArguments]) -> Queue:
         """Change settings of a queue; clients that have it open see them within ten seconds.
 
         Args:
@@ -150,7 +161,9 @@ class Client(OfOneProcess):
         """
         checked = queue_name(name)
         await schema.check(self._session)
-        return self._open(lane_of(self._store, await admin.alter(self._store, checked, settings)))
+        return self._open(
+            lane_of(self._store, await admin.alter(self._store, checked, dict(settings)))
+        )
 
     @blocking
     async def label_queue(self, name: str, labels: Mapping[str, str | None]) -> Queue:

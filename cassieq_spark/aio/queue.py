@@ -8,8 +8,8 @@ from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
-from cassieq_spark.options import QueueSettings, arguments
-from cassieq_spark.queue.handle import Queue, Seconds
+from cassieq_spark.options import QueueSettings, Seconds, arguments
+from cassieq_spark.queue.handle import Queue
 from cassieq_spark.store.process import OfOneProcess
 
 

@@ -19,7 +19,9 @@ from cassieq_spark.options.option import (
 )
 from cassieq_spark.options.parse import (
     OPTIONS,
+    QueueArguments,
     QueueSettings,
+    Seconds,
     account_name,
     parse_connection,
     parse_read,
@@ -36,10 +38,12 @@ __all__ = [
     "ConnectionArguments",
     "ConnectionOptions",
     "Option",
+    "QueueArguments",
     "QueueSelection",
     "QueueSettings",
     "ReadOptions",
     "Scope",
+    "Seconds",
     "SinkOptions",
     "SourceOptions",
     "account_name",

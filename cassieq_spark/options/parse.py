@@ -7,8 +7,9 @@ import os
 import reprlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar
 
 from cassieq_spark.errors import (
     OptionInvalid,
@@ -59,6 +60,33 @@ _whole: Final = partial(values.whole, from_text=False)
 def _time(low: float, high: float, **more: Any) -> Any:
     """A row of a time in seconds."""
     return row(values.seconds(low, high, from_text=False), unit="seconds", **more)
+
+
+Seconds = float | timedelta
+"""A length of time."""
+
+
+class QueueArguments(TypedDict, total=False):
+    """The keywords of `create_queue` and `alter_queue`; `QueueSettings` explains them.
+
+    None means the default.
+    """
+
+    bucket_size: int | None
+    priorities: int | None
+    shards: int | None
+    fairness: float | None
+    schedule_after: Seconds | None
+    schedule_period: Seconds | None
+    visibility_timeout: Seconds | None
+    max_deliveries: int | None
+    dead_letter_queue: str | None
+    repair_timeout: Seconds | None
+    linger: Seconds | None
+    gap_timeout: Seconds | None
+    retention: Seconds | None
+    dead_letter_expired: bool | None
+    dedup_window: Seconds | None
 
 
 @frozen

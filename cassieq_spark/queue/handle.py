@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -19,7 +19,7 @@ from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.model.settlement import Action, Extend, Reject, Release
-from cassieq_spark.options import QueueSettings, arguments
+from cassieq_spark.options import QueueSettings, Seconds, arguments
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
@@ -37,7 +37,6 @@ from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
 
-Seconds = float | timedelta
 Held = Message | str
 
 

@@ -101,5 +101,7 @@ def errors() -> None:
         assert_type(error.retriable, bool)
 
 
-def a_misspelt_name_is_refused() -> None:
+def a_misspelt_name_is_refused(client: cassieq.Client) -> None:
+    client.create_queue("orders", visiblity_timeout=3)  # type: ignore[call-arg]
+    client.create_queue("orders", priorities="3")  # type: ignore[arg-type]
     cassieq.conect("127.0.0.1:9042")  # type: ignore[attr-defined]  # else unused: an error

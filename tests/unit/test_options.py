@@ -13,6 +13,7 @@ from cassieq_spark.options import (
     OPTIONS,
     ConnectionArguments,
     ConnectionOptions,
+    QueueArguments,
     QueueSelection,
     ReadOptions,
     Scope,
@@ -412,3 +413,8 @@ def test_an_options_spelling_is_not_swallowed_by_foreach_batch(keyword: str, tol
     """Else the sink id that was asked for would be another one, and a replay written twice."""
     with pytest.raises(OptionUnknown, match=f"has no keyword '{keyword}'. {told}"):
         foreach_batch(queue="q", contact_points="h", **{keyword: "7"})  # type: ignore[arg-type, misc, unused-ignore]
+
+
+def test_the_keywords_of_a_queue_are_its_settings() -> None:
+    known = [one.name for one in OPTIONS if Scope.QUEUE in one.scopes]
+    assert known == list(QueueArguments.__annotations__)
