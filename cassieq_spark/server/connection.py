@@ -30,18 +30,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from cassieq_spark import metrics
 from cassieq_spark.model.shares import Holding
+from cassieq_spark.server.entrance import Arrival, Entrance
 from cassieq_spark.server.guards import HOLDING, UNKNOWN, coming
 from cassieq_spark.server.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from cassieq_spark.server.serve import Arrival, Entrance
 
 DRAIN_S: Final = 2.0
 """How long a client may take to see that it was refused. What it still sends is dropped meanwhile,

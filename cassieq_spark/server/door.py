@@ -15,7 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -37,9 +37,6 @@ from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.guards import HOLDING, Refusal, no_room
 from cassieq_spark.server.principal import Gate
 
-if TYPE_CHECKING:
-    from cassieq_spark.server.operations import AtAddress, Operation
-
 REQUEST_ID: Final = "Cassieq-Request-Id"
 
 _KEY: Final = "cassieq.request_id"
@@ -58,6 +55,40 @@ _logger = get_logger("server")
 
 
 T = TypeVar("T")
+
+
+Run = Callable[[Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked.
+
+    Attributes:
+        name: Unique in its door.
+        right: What its caller must be allowed on the queue that it names, or on some queue. To
+            name a queue as the target of messages, a caller needs ``put`` on that one, too. None:
+            nothing.
+        run: Does it for a `Call` of its door.
+        leases: Whether it leases messages: they are given back if its caller goes away.
+    """
+
+    name: str
+    right: Right | None
+    run: Run
+    leases: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AtAddress(Operation):
+    """One thing that is asked by method and path.
+
+    Attributes:
+        path: Below the prefix of the door. ``{queue}`` and others are parameters.
+    """
+
+    method: str
+    path: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -291,7 +322,7 @@ def note_fault(error: Exception, scope: Scope, action: str) -> None:
     _logger.debug("request %s", request_id_of(scope), exc_info=error)
 
 
-A = TypeVar("A", bound="AtAddress")
+A = TypeVar("A", bound=AtAddress)
 
 
 class Addresses(Generic[A]):

@@ -5,19 +5,20 @@ Routes, checks of rights, labels of metrics and the OpenAPI document are made of
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 
 from cassieq_spark.model.rights import Right
+from cassieq_spark.server.door import AtAddress
 from cassieq_spark.server.rest import admin, answers, messages, models
 from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
 from cassieq_spark.server.sqs import queues as sqs_queues
+from cassieq_spark.server.sqs.call import SqsOperation
 from cassieq_spark.server.sqs.messages import SEND, each, one
 from cassieq_spark.server.sqs.protocol import Kind, Parameters, batch_of, parameters
 from cassieq_spark.server.ui import messages as ui_messages
@@ -25,46 +26,12 @@ from cassieq_spark.server.ui import queues as ui_queues
 from cassieq_spark.server.ui import session
 from cassieq_spark.server.ui.page import Form
 
-Run = Callable[[Any], Awaitable[Any]]
-
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One thing that can be asked.
-
-    Attributes:
-        name: Unique in its door.
-        right: What its caller must be allowed on the queue that it names, or on some queue. To
-            name a queue as the target of messages, a caller needs ``put`` on that one, too. None:
-            nothing.
-        run: Does it for a `Call` of its door.
-        leases: Whether it leases messages: they are given back if its caller goes away.
-    """
-
-    name: str
-    right: Right | None
-    run: Run
-    leases: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Action(Operation):
+class Action(SqsOperation):
     """One action of SQS."""
 
-    right: Right
     parameters: Parameters
-
-
-@dataclass(frozen=True, slots=True)
-class AtAddress(Operation):
-    """One thing that is asked by method and path.
-
-    Attributes:
-        path: Below the prefix of the door. ``{queue}`` and others are parameters.
-    """
-
-    method: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from cassieq_spark.model.sizes import BYTES_IN_FLIGHT
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import portal, schema
-from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.rows import Rows
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.tables.accounts import AccountKeys, Accounts, KeyUses
@@ -26,6 +25,7 @@ from cassieq_spark.store.tables.messages import ChunkWriter, Messages, Overlays,
 from cassieq_spark.store.tables.pointers import Hints, PointerTable, Seen, WrittenHints
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.sinks import Sinks
+from cassieq_spark.store.tables.table import Base
 
 LANES: Final = 1_000
 """The number of unused lanes that a client remembers."""
@@ -36,22 +36,19 @@ class LaneTables:
 
     def __init__(self, store: Store, lane: LaneId) -> None:
         self.monotons = Monotons(store, lane)
-        self.buckets = Buckets(store, lane)
-        self.messages = Messages(store, lane)
+        self.messages = Messages(store, lane, store.unread)
         self.overlays = Overlays(store, lane)
-        self.pointers = PointerTable(store, lane)
-        self.hints = Hints(store, lane)
+        self.pointers = PointerTable(store, lane, store.seen.get_or_make(lane, Seen))
+        self.hints = Hints(store, lane, self.pointers, store.written_hints)
+        self.buckets = Buckets(store, lane, store.rows, self.hints)
         self.kept = Kept(store, lane)
 
 
-class Store:
+class Store(Base):
     """One session's tables: those of all queues, and by `lane` those of one lane."""
 
     def __init__(self, session: CqlSession) -> None:
-        self.session = session
-        self.sender = CasSender(session)
-        self.clock = session.clock
-        self.entropy = session.entropy
+        super().__init__(session)
         self.seen: Recent[LaneId, Seen] = Recent(LANES)
         self.rows = Rows(session, self.sender, lambda: self.clock)
         self.written_hints = WrittenHints()

@@ -18,7 +18,8 @@ from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.choice import BY_ID_EVERY, seen
 from cassieq_spark.queue.get.claim import give_back
-from cassieq_spark.queue.get.unsealed import ALONE_FOR_S, SEALS_PER_CALL, SHORT_LINGER_S
+from cassieq_spark.queue.get.open_buckets import ALONE_FOR_S
+from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, SHORT_LINGER_S
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
 from tests.fixtures.queues import cost

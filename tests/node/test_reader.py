@@ -19,7 +19,8 @@ from cassieq_spark.queue import admin, seal
 from cassieq_spark.queue.get import claim
 from cassieq_spark.queue.get import reader as reading
 from cassieq_spark.queue.get.claim import Budget
-from cassieq_spark.queue.get.unsealed import FEW, SEALS_PER_CALL, SHORT_LINGER_S
+from cassieq_spark.queue.get.open_buckets import FEW
+from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, SHORT_LINGER_S
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
-from cassieq_spark.server.serve import TURN_BYTES
+from cassieq_spark.server.entrance import TURN_BYTES
 from cassieq_spark.server.settings import MIB, GatewaySettings
 from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fixtures.certificates import Authority

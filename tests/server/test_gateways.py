@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.server.serve import TOLD
+from cassieq_spark.server.entrance import TOLD
 from cassieq_spark.testing import wait_until
 from tests.server.test_serve import connect
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cassieq_spark.server.connection import Connection, Wire
-from cassieq_spark.server.serve import ACCEPTED, AGAIN_S, LET_IN, TOLD
+from cassieq_spark.server.entrance import ACCEPTED, AGAIN_S, LET_IN, TOLD
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.testing import wait_until
 from tests.fixtures.small_gateway import SmallGateway, one_answer, small_gateway

@@ -18,7 +18,7 @@ from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.server.beside import Rates, RepairLog
 from cassieq_spark.server.guards import UI as PREFIX
 from cassieq_spark.server.principal import Gate
-from cassieq_spark.server.ui import queues as counted
+from cassieq_spark.server.ui import counts as counted
 from cassieq_spark.server.ui.door import UiDoor
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import connected, unconnected

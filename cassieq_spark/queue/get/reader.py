@@ -33,8 +33,8 @@ from cassieq_spark.queue.get.claim import (
     Rows,
     give_back,
 )
+from cassieq_spark.queue.get.open_buckets import OpenBuckets
 from cassieq_spark.queue.get.scan import Scan, Scanner
-from cassieq_spark.queue.get.unsealed import OpenBuckets
 from cassieq_spark.queue.lane import Lane, first_of
 from cassieq_spark.store.rows import race_pause_s
 

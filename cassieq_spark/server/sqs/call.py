@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
@@ -25,15 +25,18 @@ from cassieq_spark.model.rights import Right
 from cassieq_spark.server import door
 from cassieq_spark.server.backend import Busy
 
-if TYPE_CHECKING:
-    from cassieq_spark.server.operations import Action
-
-
 _ANY_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _LONGEST_URL: Final = 2_048
 """A name has 200 characters, and the gateway may be reached by a long one."""
 _ARN_PARTS: Final = 6
 _DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SqsOperation(door.Operation):
+    """One action of SQS: each needs a right."""
+
+    right: Right
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Call(door.Call):
         failed: Code and status of each entry of its batch that failed.
     """
 
-    operation: Action
+    operation: SqsOperation
     parameters: dict[str, Any]
     beside: Callable[[Coroutine[Any, Any, None]], None]
     failed: list[tuple[str, int]] = field(default_factory=list)

@@ -19,8 +19,8 @@ from cassieq_spark.server.operations import PAGES, Page
 from cassieq_spark.server.principal import Gate
 from cassieq_spark.server.rest.call import from_query, noted
 from cassieq_spark.server.ui import page as pages
+from cassieq_spark.server.ui.counts import Counts
 from cassieq_spark.server.ui.page import HOME, LOGIN, GoTo, Shown, Visit
-from cassieq_spark.server.ui.queues import Counts
 from cassieq_spark.server.ui.session import Cookies
 
 LONGEST_FORM: Final = 65_536
@@ -65,7 +65,9 @@ class UiDoor(Door):
                 gate=self._gate,
                 principal=principal,
                 backend=self._backend,
-                door=self,
+                counts=self.counts,
+                repairs=self.repairs,
+                rates=self.rates,
                 queue=queue,
                 given=given,
             )

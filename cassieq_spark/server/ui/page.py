@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from cassieq_spark.server import door
+from cassieq_spark.server.beside import Rates, RepairLog
 from cassieq_spark.server.guards import UI
 from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui.bodies import MOST_TEXT, visible
-
-if TYPE_CHECKING:
-    from cassieq_spark.server.ui.door import UiDoor
-
+from cassieq_spark.server.ui.counts import Counts
 
 HOME: Final = f"{UI}/"
 LOGIN: Final = f"{UI}/login"
@@ -62,11 +60,13 @@ class Visit(door.Call):
     """One request.
 
     Attributes:
-        door: It has what the pages show besides queues.
+        counts, repairs, rates: The figures that the pages show.
         given: An instance of the page's parameters.
     """
 
-    door: UiDoor
+    counts: Counts
+    repairs: RepairLog
+    rates: Rates
     given: Any
 
     @property

@@ -1,130 +1,26 @@
 """Show queues, and what repair has done; purge or delete a queue.
 
-Both ask first, say how much is lost, and want the queue's name. `Counts` counts each queue once in
-ten seconds for all visitors, however often they look.
+Both ask first, say how much is lost, and want the queue's name.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
-from functools import partial
-from math import inf
-from typing import Annotated, Any, Final, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
 from cassieq_spark.aio.queue import AsyncQueue
-from cassieq_spark.errors import CassieqError, QueueInUse, QueueNotFound
-from cassieq_spark.model.rights import Principal, Right
+from cassieq_spark.errors import QueueInUse
+from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.inspect.facts import BucketFacts, LeaseFacts
-from cassieq_spark.queue.inspect.stats import LaneLook, QueueLook, QueueStats, look
-from cassieq_spark.server.backend import Backend, Busy, Shared, Turns
+from cassieq_spark.queue.inspect.stats import LaneLook, QueueLook, look
 from cassieq_spark.server.beside import RepairPass
 from cassieq_spark.server.rest.admin import TARGET, settings_of
-from cassieq_spark.server.rest.call import Strict, problem_of
+from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown, Visit
 from cassieq_spark.store import portal
-from cassieq_spark.store.call import acting
-
-T = TypeVar("T")
-
-REMEMBERED_S: Final = 10.0
-"""How old figures may be. To count a queue costs a read for each of its buckets."""
-
-AT_ONCE: Final = 4
-"""How many queues are counted at once, in turn for each account: the other places are for those
-who send and receive."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A queue with its counts, or why there are none.
-
-    Attributes:
-        name: The queue as the client knows it.
-        at_s: When counting began, by the event loop's clock.
-    """
-
-    name: str
-    at_s: float
-    stats: QueueStats | None
-    problem: str = ""
-
-
-class Counts:
-    """The figures that visitors have asked for lately. For one event loop.
-
-    Visitors who ask for the same at the same time wait for one answer.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._turns = Turns(AT_ONCE)
-        self._shared = Shared()
-        self._changes = 0
-        self._known: dict[str, tuple[float, Any]] = {}
-
-    async def names(self, principal: Principal, prefix: str) -> list[str]:
-        """The queues that a principal may see, by the names that it uses, in order.
-
-        Raises:
-            StoreError, Busy: They could not be read.
-        """
-
-        async def read() -> list[tuple[str, str]]:
-            found = await self._backend.client.queues()
-            own = ((principal.own_name(one.name), one.name) for one in found)
-            return sorted((name, full) for name, full in own if name is not None)
-
-        # Keys of an account differ in what they may see, so that is decided for each visitor.
-        of_account = await self._once(f"names {principal.account}", lambda: self._backend.run(read))
-        return [
-            name
-            for name, full in of_account
-            if name.startswith(prefix) and principal.may(Right.INFO, full)
-        ]
-
-    async def of(self, queue: str) -> Counted | None:
-        """The figures of a queue; None: it was deleted."""
-        return await self._once(f"queue {queue}", partial(self._count, queue))
-
-    def forget(self) -> None:
-        """Forget everything, as a visitor has changed something and will look at it."""
-        self._changes += 1
-        self._known.clear()
-
-    async def _count(self, queue: str) -> Counted | None:
-        account = acting.get()
-        at_s = asyncio.get_running_loop().time()
-        try:
-            await self._turns.take(account, inf)
-            try:
-                at_s = asyncio.get_running_loop().time()
-                stats = await self._backend.on_queue(queue, lambda one: one.stats())
-            finally:
-                self._turns.leave(account)
-        except QueueNotFound:
-            return None
-        except (CassieqError, Busy) as error:
-            return Counted(name=queue, at_s=at_s, stats=None, problem=problem_of(error)["code"])
-        return Counted(name=queue, at_s=at_s, stats=stats)
-
-    async def _once(self, name: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        loop = asyncio.get_running_loop()
-        now_s, changes = loop.time(), self._changes
-        self._known = {
-            other: one for other, one in self._known.items() if now_s - one[0] <= REMEMBERED_S
-        }
-        if name in self._known:
-            return cast("T", self._known[name][1])
-        # What began before a change is no answer for those who ask after it.
-        found = await self._shared.once(f"{name} {changes}", ask)
-        if changes == self._changes:
-            self._known[name] = loop.time(), found
-        return found
-
 
 TOGETHER: Final = 25
 """The queues of one page: each is counted, which costs a read for each of its buckets."""
@@ -202,11 +98,11 @@ class Sure(Form):
 async def overview(visit: Visit) -> Shown:
     """A page of queues, counted a few seconds ago at most."""
     given: Listing = visit.given
-    names = await visit.door.counts.names(visit.principal, given.prefix)
+    names = await visit.counts.names(visit.principal, given.prefix)
     left = [name for name in names if name > given.after]
     page = left[:TOGETHER]
     found = await asyncio.gather(
-        *(visit.door.counts.of(visit.principal.full_name(name)) for name in page)
+        *(visit.counts.of(visit.principal.full_name(name)) for name in page)
     )
     counted = [(name, one) for name, one in zip(page, found, strict=True) if one is not None]
     now_s = asyncio.get_running_loop().time()
@@ -267,7 +163,7 @@ async def show(visit: Visit) -> Shown:
         leases_left_out=max(0, len(leases) - LEASES),
         now_us=looked.now_us,
         may_read=visit.principal.may(Right.READ, visit.queue),
-        rates=visit.door.rates.of(visit.queue),
+        rates=visit.rates.of(visit.queue),
         purged=visit.given.purged,
         may_purge=visit.principal.may(Right.PURGE, visit.queue),
         may_delete=visit.principal.may(Right.DELETE, visit.queue),
@@ -300,7 +196,7 @@ async def _letters(visit: Visit, target: str | None) -> int | None:
     """
     if target is None or not visit.principal.may(Right.INFO, target):
         return None
-    found = await visit.door.counts.of(target)
+    found = await visit.counts.of(target)
     return found.stats.total if found is not None and found.stats is not None else None
 
 
@@ -362,8 +258,8 @@ async def repairs(visit: Visit) -> Shown:
     """The last turns of this gateway."""
     return visit.shown(
         "repair.html",
-        turns=[_turn(visit, one) for one in visit.door.repairs],
-        pause_s=visit.door.repairs.pause_s,
+        turns=[_turn(visit, one) for one in visit.repairs],
+        pause_s=visit.repairs.pause_s,
     )
 
 

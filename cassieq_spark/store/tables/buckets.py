@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from cassandra.query import UNSET_VALUE
@@ -16,14 +16,11 @@ from cassieq_spark.model.outcome import Applied, Outcome, Stored, Tags, Version
 from cassieq_spark.model.rows.events import Answer
 from cassieq_spark.model.rows.intents import Intent
 from cassieq_spark.store import statements
-from cassieq_spark.store.rows import KEPT_BYTES, Port
+from cassieq_spark.store.rows import KEPT_BYTES, Port, Rows
 from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.tables import claims
 from cassieq_spark.store.tables.pointers import Hints
-from cassieq_spark.store.tables.table import LaneTable
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.table import Base, LaneTable
 
 Some = tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]
 """Rows, and the errors of those that stayed unanswered."""
@@ -32,10 +29,10 @@ Some = tuple[dict[BucketNo, Stored[Bucket] | None], dict[BucketNo, StoreError]]
 class Buckets(LaneTable):
     """The bucket rows of one lane."""
 
-    def __init__(self, store: Store, lane: LaneId) -> None:
+    def __init__(self, store: Base, lane: LaneId, rows: Rows, hints: Hints) -> None:
         super().__init__(store, lane)
-        self._rows = store.rows
-        self._hints = Hints(store, lane)
+        self._rows = rows
+        self._hints = hints
 
     def as_left(self, bucket: BucketNo) -> Stored[Bucket] | None:
         """Return the row as this client's last CAS left it, to save a read before the next one.

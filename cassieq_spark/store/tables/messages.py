@@ -14,7 +14,7 @@ from cassieq_spark import metrics
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import StoreError
 from cassieq_spark.model.bucket_plan import split_parts
-from cassieq_spark.model.ids import BucketNo, Place, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.sizes import (
     MAX_CHUNK_MESSAGES,
     WRITTEN_TOGETHER,
@@ -23,7 +23,7 @@ from cassieq_spark.model.sizes import (
 from cassieq_spark.store import statements
 from cassieq_spark.store.call import Sent
 from cassieq_spark.store.session import CqlSession
-from cassieq_spark.store.tables.table import LaneTable
+from cassieq_spark.store.tables.table import Base, LaneTable
 
 DROP_AHEAD_US: Final = 86_400_000_000
 """The time by which a drop is written ahead: writes that were sent before it and land after it
@@ -271,9 +271,13 @@ def _size_of(chunk: ChunkRow) -> int:
 class Messages(LaneTable):
     """The message rows of one lane."""
 
+    def __init__(self, store: Base, lane: LaneId, unread: Unread) -> None:
+        super().__init__(store, lane)
+        self._unread = unread
+
     def keep(self, bucket: BucketNo, chunks: Iterable[ChunkRow]) -> None:
         """Keep chunks of this bucket for reads that go on with them."""
-        self._store.unread.keep(Place(self._lane, bucket), chunks)
+        self._unread.keep(Place(self._lane, bucket), chunks)
 
     async def scan(self, bucket: BucketNo) -> list[ChunkRow]:
         """Read every whole chunk of a bucket: all columns, by quorum, paged [P4].
@@ -382,7 +386,7 @@ class Messages(LaneTable):
         self, bucket: BucketNo, runs: Runs, *, goes_on: bool
     ) -> Callable[[], Awaitable[list[ChunkRow]]]:
         place = Place(self._lane, bucket)
-        kept = self._store.unread.take(place, runs) if goes_on else None
+        kept = self._unread.take(place, runs) if goes_on else None
         if kept is not None:
 
             async def found() -> list[ChunkRow]:
@@ -396,9 +400,9 @@ class Messages(LaneTable):
             chunks = await self._received(sent)
             if goes_on:
                 rest = [one for one in chunks if one.last > runs.last]
-                self._store.unread.keep(place, rest)
+                self._unread.keep(place, rest)
                 # Another part of this read may have kept chunks of it.
-                self._store.unread.forget(place, runs)
+                self._unread.forget(place, runs)
             return chunks
 
         return received

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
 from cassieq_spark.model.pointer import (
@@ -27,10 +27,7 @@ from cassieq_spark.model.pointer import (
 from cassieq_spark.store import statements
 from cassieq_spark.store.call import Sent
 from cassieq_spark.store.statements import Statement
-from cassieq_spark.store.tables.table import LaneTable
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.store import Store
+from cassieq_spark.store.tables.table import Base, LaneTable
 
 Hint = tuple[LaneId, int, BucketNo]
 """Lane, minute, bucket."""
@@ -70,9 +67,9 @@ _KNOWN: Final = frozenset(Pointer)
 class PointerTable(LaneTable):
     """The pointers of one lane."""
 
-    def __init__(self, store: Store, lane: LaneId) -> None:
+    def __init__(self, store: Base, lane: LaneId, seen: Seen) -> None:
         super().__init__(store, lane)
-        self.seen = store.seen.get_or_make(lane, Seen)
+        self.seen = seen
 
     async def read(self) -> Pointers:
         """Read all pointers of a lane by one quorum read; an absent one is 0."""
@@ -141,9 +138,12 @@ class WrittenHints:
 class Hints(LaneTable):
     """The expiry hints of one lane. They save a look at every row; the bucket row is the truth."""
 
-    def __init__(self, store: Store, lane: LaneId) -> None:
+    def __init__(
+        self, store: Base, lane: LaneId, pointers: PointerTable, written: WrittenHints
+    ) -> None:
         super().__init__(store, lane)
-        self._pointers = PointerTable(store, lane)
+        self._pointers = pointers
+        self._written = written
 
     def passed(self) -> int:
         """Return the time pointer's minute as this client last read it; it may be further now."""
@@ -177,7 +177,7 @@ class Hints(LaneTable):
             for bucket, until_us in due
             for minute in hint_minutes(minute_of(until_us), now=now, passed=passed)
         }
-        new = sorted(wanted) if is_sure else self._store.written_hints.without(sorted(wanted))
+        new = sorted(wanted) if is_sure else self._written.without(sorted(wanted))
         flights: deque[Sent] = deque()
         for _, minute, bucket in new:
             if len(flights) >= WRITES_AT_ONCE:
@@ -189,7 +189,7 @@ class Hints(LaneTable):
         async def wait() -> None:
             while flights:
                 await self._session.finish(flights.popleft())
-            self._store.written_hints.add(new)
+            self._written.add(new)
             took_us = round((self._store.clock.monotonic() - began_s) * 1e6)
             if took_us > LATE_AFTER_US:
                 later_us = now_us + took_us

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.outcome import Outcome, Stored, Version
+from cassieq_spark.store.cas import CasSender
+from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Statement
 
-if TYPE_CHECKING:
-    from cassieq_spark.store.store import Store
-
 T = TypeVar("T")
+
+
+class Base:
+    """The parts of a store that all of its tables use."""
+
+    def __init__(self, session: CqlSession) -> None:
+        self.session = session
+        self.sender = CasSender(session)
+        self.clock = session.clock
+        self.entropy = session.entropy
 
 
 class Table:
     """The rows of a table, for all queues."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Base) -> None:
         self._store = store
         self._session = store.session
         self._sender = store.sender
@@ -27,7 +36,7 @@ class Table:
 class LaneTable(Table):
     """The rows of a table, for one lane."""
 
-    def __init__(self, store: Store, lane: LaneId) -> None:
+    def __init__(self, store: Base, lane: LaneId) -> None:
         super().__init__(store)
         self._lane = lane
 
