@@ -2,15 +2,13 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
-    ├─ ClientClosed (RuntimeError)
+    │                                ClientClosed · ServerMissing · FunctionInvalid
+    │                                SparkMissing (ImportError)
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
-    ├─ StoreError                    StoreTimeout (TimeoutError)
-    │                                StoreUnavailable (ConnectionError)
-    │                                (CassandraLoginFailed · TlsFailed)
-    │                                CasAmbiguous · CasContention · RowCorrupt
+    ├─ StoreError                    StoreUnavailable (CassandraLoginFailed · TlsFailed)
+    │                                StoreTimeout · CasAmbiguous · CasContention · RowCorrupt
     │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
@@ -98,7 +96,7 @@ class UsageError(CassieqError, ValueError):
     code = "usage"
 
 
-class ClientClosed(CassieqError, RuntimeError):
+class ClientClosed(UsageError):
     """The client was closed before the call, or while it ran.
 
     Remedy:
@@ -279,7 +277,7 @@ class StoreError(CassieqError):
     """Errors of Cassandra, each raised from the driver's own exception."""
 
 
-class StoreUnavailable(StoreError, ConnectionError):
+class StoreUnavailable(StoreError):
     """No node could take the statement, or too few replicas were up for a quorum.
 
     Remedy:
@@ -289,7 +287,7 @@ class StoreUnavailable(StoreError, ConnectionError):
     retriable = True
 
 
-class StoreTimeout(StoreError, TimeoutError):
+class StoreTimeout(StoreError):
     """A statement was not answered, even after all its retries.
 
     Remedy:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -211,13 +211,19 @@ def test_what_is_anothers_is_read_again_only_if_nothing_else_is_there(
     fill(met.slow, 3 * SEALS_PER_CALL)
     met.reader._choice._count = 0  # none of these gets goes by id
     scanner, read = met.reader._scanner, []
-    monkeypatch.setattr(
-        scanner, "_read", lambda buckets, then=scanner._read: read.extend(buckets) or then(buckets)
-    )
+    window = scanner._window
+
+    def noted(*asked: Any) -> tuple[list[BucketNo], int]:
+        buckets, at = window(*asked)
+        read.extend(buckets)
+        return buckets, at
+
+    monkeypatch.setattr(scanner, "_window", noted)
     for _ in range(3):
         met.reader._choice.mine = []  # it has to look
         assert EACH == len(buckets_of(met.reader, EACH))
-    assert 1 == read.count(met.left[0])
+    # A hint may have led there before.
+    assert read.count(met.left[0]) <= 1 < read.count(23)
 
 
 @pytest.mark.invariant("I10")

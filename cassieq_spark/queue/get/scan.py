@@ -508,9 +508,7 @@ class Scanner:
         }
         if chooser is None or not chooser.keeps_apart:
             return []
-        return [
-            at for at in self._others_until if at not in chooser.mine and at not in scan.candidates
-        ]
+        return [at for at in self._others_until if at not in chooser.mine]
 
     def _window(
         self, at: int, end: int, size: int, others: Collection[BucketNo]
