@@ -92,7 +92,7 @@ def test_requests_are_timed_by_door_and_operation(
         ("ui", "file", 1),
         ("rest", "putMessage", 1),
     ):
-        labels = {"door": door, "operation": operation}
+        labels = {"api": door, "operation": operation}
         assert (before.value(COUNT, **labels) or 0) + more == after.value(COUNT, **labels)
     put = "cassieq_messages_put_total"
     assert (before.value(put, queue=name) or 0) + 3 == after.value(put, queue=name)
@@ -127,7 +127,7 @@ def test_errors_are_counted_by_door_code_and_status(
         ("sqs", "RequestEntityTooLarge", "413"),
         ("sqs", "UnknownOperationException", "400"),
     ):
-        labels = {"door": door, "code": code, "status": status}
+        labels = {"api": door, "code": code, "status": status}
         assert (before.value(ERRORS, **labels) or 0) + 1 == after.value(ERRORS, **labels), code
 
 
@@ -166,7 +166,7 @@ def test_entries_that_fail_in_a_batch_that_is_answered_200_are_counted(
         ("rest", "receipt_expired", "409", 2),
         ("rest", "receipt_invalid", "400", 2),
     ):
-        labels = {"door": door, "code": code, "status": status}
+        labels = {"api": door, "code": code, "status": status}
         assert (before.value(ENTRIES, **labels) or 0) + more == after.value(ENTRIES, **labels), code
     assert before.samples(ERRORS) == after.samples(ERRORS), "the requests have succeeded"
 
@@ -200,12 +200,12 @@ def test_who_waits_is_shown_while_waiting(gateway: Gateway, sqs: Any, queue: str
             for _ in range(2)
         ]
         shown = scrape_until(url, "cassieq_long_polls_waiting", 2)
-        assert 2 == shown.value("cassieq_http_requests_in_flight", door="sqs")
+        assert 2 == shown.value("cassieq_http_requests_in_flight", api="sqs")
         for _ in polls:
             sqs.send_message(QueueUrl=queue_url, MessageBody="end")
         wait_until(lambda: all(one.done() for one in polls), deadline_s=30)
     scrape_until(url, "cassieq_long_polls_waiting", 0)
-    scrape_until(url, "cassieq_http_requests_in_flight", 0, door="sqs")
+    scrape_until(url, "cassieq_http_requests_in_flight", 0, api="sqs")
 
 
 def test_connections_that_are_refused_are_counted(start: Callable[..., Gateway]) -> None:
@@ -230,7 +230,7 @@ def test_with_accounts_metrics_are_at_the_port_for_operators_only(
 
     assert 404 == gateway.status("/metrics")
     assert 401 == gateway.ask("GET", "/v1/queues")[0]
-    errors = {"door": "rest", "code": "authentication_failed", "status": "401"}
+    errors = {"api": "rest", "code": "authentication_failed", "status": "401"}
     assert 1 == scrape(found["url"]).value(ERRORS, **errors)
     assert 0 == gateway.terminate()
 

@@ -21,7 +21,7 @@ with tracing.settling("ack", "orders", 1):
     tracing.failed(cassieq_spark.QueueDeleted)
     assert tracing.current() is None
 with tracing.request("GET", []) as request:
-    request.end(door="rest", operation="getQueue", status=200, code=None)
+    request.end(api="rest", operation="getQueue", status=200, code=None)
 assert not tracing.is_on()
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 print("nothing was imported")
