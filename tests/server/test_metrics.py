@@ -392,6 +392,6 @@ def test_what_cannot_be_used_is_said_at_once(cassandra: EmbeddedCassandra) -> No
     command = CommandLine(cassandra.contact_points)
 
     short = command("exporter", "--port", "0", "--scan-interval", "10ms")
-    assert (2, True) == (short.code, "--scan-interval is 10ms" in short.err)
+    assert (2, True) == (short.code, "--scan-interval is '10ms'" in short.err)
     taken_host = command("exporter", "--host", "192.0.2.1", "--port", "0")
     assert (2, True) == (taken_host.code, "nothing can listen for metrics" in taken_host.err)
