@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model.choice import LATELY_US
 from cassieq_spark.model.ids import BucketNo
@@ -224,6 +225,26 @@ def test_what_is_anothers_is_read_again_only_if_nothing_else_is_there(
         assert EACH == len(buckets_of(met.reader, EACH))
     # A hint may have led there before.
     assert read.count(met.left[0]) <= 1 < read.count(23)
+
+
+@pytest.mark.invariant("I10")
+def test_what_is_anothers_and_does_not_answer_is_passed_over(
+    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = meet(open_door)
+    theirs, open_ = met.left
+    be_at_work(met)
+    met.reader._choice._count = 0  # none of these gets goes by id
+    scanner, read = met.reader._scanner, []
+    scanner._others_until[BucketNo(theirs)] = met.slow.clock.now_us() + LATELY_US
+    scanner.pass_over(BucketNo(theirs), StoreTimeout("it is silent"))
+    then = scanner._read
+    monkeypatch.setattr(
+        scanner, "_read", lambda buckets: read.extend(buckets := list(buckets)) or then(buckets)
+    )
+    assert [open_, open_] == buckets_of(met.reader, EACH + 1)
+    assert theirs not in read
+    assert theirs in scanner.passed_over
 
 
 @pytest.mark.invariant("I10")

@@ -205,16 +205,14 @@ class OpenBuckets:
         away = self._scanner.away
         unknown = [at for at in to_look if at not in has_messages and at not in away]
         has_messages |= await Peek(self._lane, unknown, self._scanner.pass_over).answers()
+        self._scanner.learn_filled(has_messages)
         seen_at = self._ripe_at = lane.clock.monotonic()
         ripe = []
         # An open bucket keeps its messages: whoever takes them seals it first.
         filled = [bucket for bucket in scan.open if bucket in filled_at]
-        for bucket in has_messages:
+        for bucket, has_any in has_messages.items():
             self._looked_at[bucket] = seen_at
-            if has_messages[bucket]:
-                filled_at.setdefault(bucket, seen_at)
-                filled.append(bucket)
-            elif is_old[bucket]:
+            if is_old[bucket] and not has_any:
                 ripe.append(bucket)
         if only_gaps:
             filled.clear()  # who needs their messages seals them, and claims by the same CAS

@@ -9,7 +9,7 @@ docs/design/get-and-leases.md and docs/design/returns-and-hints.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -400,6 +400,7 @@ class Scanner:
         is_by_id = chooser is not None and chooser.is_by_id
         fresh = 0
         others = self._left_to_others(scan)
+        left_out = frozenset(others)
         while (
             (at < end or others)
             and more_windows > 0
@@ -409,7 +410,7 @@ class Scanner:
             and not scan.is_cut
         ):
             if at < end:
-                buckets, at = self._window(at, end, window, others)
+                buckets, at = self._window(at, end, window, left_out)
             else:
                 buckets, others = others[:window], others[window:]
             window = min(window * 2, LARGEST_WINDOW)
@@ -438,7 +439,7 @@ class Scanner:
 
         They are as many as it seals, and all may be sealed within `SHORT_LINGER_S`.
         """
-        open_ = [at for at, has_row in silent.items() if not (has_row or self.undecided.has(at))]
+        open_ = self._open_in(silent)
         unknown = [at for at in open_ if not (at in self.filled_at or at in scan.peeked)]
         self.learn_filled(found := await Peek(self._lane, unknown, self.pass_over).answers())
         scan.peeked |= found
@@ -446,6 +447,10 @@ class Scanner:
         seen_by = clock.monotonic() - linger_s + SHORT_LINGER_S
         ripe = sum(self.filled_at.get(bucket, math.inf) <= seen_by for bucket in open_)
         return ripe >= SEALS_PER_CALL
+
+    def _open_in(self, silent: Mapping[BucketNo, bool]) -> list[BucketNo]:
+        """Return the buckets without a row, except those of transactions."""
+        return [at for at, has_row in silent.items() if not (has_row or self.undecided.has(at))]
 
     def learn_filled(self, peeked: Mapping[BucketNo, bool]) -> None:
         """Remember which open buckets hold messages, and since when."""
@@ -470,7 +475,7 @@ class Scanner:
         """
         if not silent:
             return
-        open_ = [at for at, has_row in silent.items() if not (has_row or self.undecided.has(at))]
+        open_ = self._open_in(silent)
         if beside is not None and silent.keys() <= beside[1].asked.keys():
             low = (await beside[0]()).repair
             scan.peeked = await beside[1].answers_soon(open_ if peeks else ())
@@ -508,10 +513,15 @@ class Scanner:
         }
         if chooser is None or not chooser.keeps_apart:
             return []
-        return [at for at in self._others_until if at not in chooser.mine]
+        away = self.away
+        return [
+            at
+            for at in self._others_until
+            if not (at in chooser.mine or at in away or at in self._finished)
+        ]
 
     def _window(
-        self, at: int, end: int, size: int, others: Collection[BucketNo]
+        self, at: int, end: int, size: int, left_out: frozenset[BucketNo]
     ) -> tuple[list[BucketNo], int]:
         """Return the next buckets to read, without finished and jumped ones, and where to go on."""
         self.undecided.refresh()
@@ -524,7 +534,7 @@ class Scanner:
                 at = max(at + 1, jump_to)
                 continue
             if not (
-                bucket in self._finished or bucket in others or self._is_passed_over(bucket, away)
+                bucket in self._finished or bucket in left_out or self._is_passed_over(bucket, away)
             ):
                 buckets.append(bucket)
             at += 1
