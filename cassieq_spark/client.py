@@ -311,7 +311,7 @@ class Client(OfOneProcess):
                 each, or their ids if the queue has one lane. Default: all.
             where: Redrive only messages for which this is true. It gets each as `peek` shows it.
             to: The target. Default: the queue that the header ``cassieq-source-queue`` names.
-            max_messages: The lowest ids go first. Default: all; the lowest ids go first.
+            max_messages: The maximum number of messages; the lowest ids go first.
             may: Called with each queue that headers name. If it returns false, the messages stay.
                 It is for programs that redrive for others, as a header may name any queue. Default:
                 every queue is allowed.

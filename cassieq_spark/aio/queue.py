@@ -59,7 +59,6 @@ class AsyncQueue(OfOneProcess):
     update = awaited(Queue.update)
     put = awaited(Queue.put)
     get = awaited(Queue.get)
-
     put_many = awaited(Queue.put_many)
 
     @documented(Queue.consumer)

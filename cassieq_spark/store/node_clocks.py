@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from typing import Final
 from weakref import ref
 
 from cassieq_spark import metrics
 from cassieq_spark.clock import MEASURE_EVERY_S, Answers, Clock, ClusterClock, Reading, within
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.store.statements import READ_NODE_TIME
 from cassieq_spark.store.translate import DRIVER_ERRORS
 from cassieq_spark.store.transport import Node, Page, Request, Transport
@@ -22,7 +23,6 @@ MOST_NODES: Final = 5
 ANSWERS_WITHIN_S: Final = 1.0
 """The time after which a node counts as silent; a stopped node delays a measurement by this."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HALF_A_STEP_US: Final = 500
 """Half of the unit in which nodes report their time, whole milliseconds."""
 
@@ -76,7 +76,8 @@ class NodeClocks:
             back_s = base.monotonic()
             reading = None
             if isinstance(told, Page):
-                there_us = _us_of(told.rows[0].now) + _HALF_A_STEP_US
+                now = told.rows[0].now.replace(tzinfo=UTC)
+                there_us = us_of(now) + _HALF_A_STEP_US
                 reading = Reading(
                     node=node.address, sent_s=sent_s, back_s=back_s, there_us=there_us
                 )
@@ -106,10 +107,6 @@ def warn_of(wrong: Mapping[str, float]) -> None:
     for node, ahead_s in wrong.items():
         metrics.NODE_CLOCKS_WRONG.inc(node)
         event(_logger, "node_clock_wrong", node=node, ahead_s=round(ahead_s, 3))
-
-
-def _us_of(time: datetime) -> int:
-    return (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 async def keep_time(clock: ref[ClusterClock], base: Clock) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from cassieq_spark import errors
 from cassieq_spark.aio.queue import AsyncQueue
-from cassieq_spark.model.moments import show_time
+from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.facts import browse
@@ -273,8 +273,6 @@ def _where(call: Call, given: list[str]) -> list[str]:
 
 # --- by receipt -----------------------------------------------------------------------------------
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @on_queue
 async def ack(call: Call, queue: AsyncQueue) -> dict[str, Any]:
@@ -390,7 +388,7 @@ def _message(receipt: str) -> Message:
         tag=None,
         proof=proof,
         delivery_count=0,
-        enqueued_at=_EPOCH,
+        enqueued_at=time_of(0),
         visible_until=None,
         lane=proof.lane,
     )

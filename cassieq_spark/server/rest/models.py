@@ -382,5 +382,7 @@ class Redrive(Strict):
     where: list[str] = Field([], description="As for the listing of dead letters.")
     before: str | None = None
     after: str | None = None
-    max_messages: Many | None = Field(None, description="The lowest ids go first.")
+    max_messages: Many | None = Field(
+        None, description="The most messages; the lowest ids go first."
+    )
     dry_run: bool = Field(False, description="Change nothing, and count.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.server import door
 from cassieq_spark.server.beside import Rates, RepairLog
 from cassieq_spark.server.guards import UI
@@ -110,7 +111,6 @@ _FOLDER: Final = "templates"
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def age(seconds: float | None) -> str:
@@ -132,7 +132,7 @@ def moment(value: datetime | int | None) -> str:
     """A time, UTC; a number is microseconds."""
     if value is None:
         return NONE
-    at = _EPOCH + timedelta(microseconds=value) if isinstance(value, int) else value
+    at = time_of(value) if isinstance(value, int) else value
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
