@@ -199,13 +199,13 @@ class Request:
     def __init__(self, span: trace.Span | None) -> None:
         self._span = span
 
-    def end(self, *, door: str, operation: str, status: int, code: str | None) -> None:
+    def end(self, *, api: str, operation: str, status: int, code: str | None) -> None:
         """End the span with its name and outcome; status 0 means that the client has gone."""
         span = self._span
         if span is None or not span.is_recording():
             return
-        span.update_name(f"{door} {operation}")
-        span.set_attribute("cassieq.door", door)
+        span.update_name(f"{api} {operation}")
+        span.set_attribute("cassieq.api", api)
         span.set_attribute("cassieq.operation", operation)
         if status:
             span.set_attribute("http.response.status_code", status)

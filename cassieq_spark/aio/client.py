@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Self, Unpack
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
@@ -15,7 +15,7 @@ from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.errors import CassieqError, UsageError
-from cassieq_spark.options import ConnectionOptions
+from cassieq_spark.options import ConnectionOptions, QueueArguments
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Message
 from cassieq_spark.store import caller, portal
@@ -61,18 +61,28 @@ class AsyncClient(OfOneProcess):
     _find_queue = awaited(Client.queue)
 
     @documented(Client.alter_queue)
-    async def alter_queue(self, /, name: str, **settings: Any) -> AsyncQueue:
+    async def alter_queue(self, /, name: str, **settings: Unpack[QueueArguments]) -> AsyncQueue:
         return self._opened(await self._alter_queue(name, **settings))
 
     @documented(Client.create_queue)
     async def create_queue(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        **settings: Unpack[QueueArguments],
     ) -> AsyncQueue:
         return (await self.find_or_create_queue(name, labels=labels, **settings))[0]
 
     @documented(Client.find_or_create_queue)
     async def find_or_create_queue(
-        self, /, name: str, *, labels: Mapping[str, str] | None = None, **settings: Any
+        self,
+        /,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        **settings: Unpack[QueueArguments],
     ) -> tuple[AsyncQueue, bool]:
         queue, is_new = await self._find_or_create_queue(name, labels=labels, **settings)
         return self._opened(queue), is_new

@@ -337,7 +337,7 @@ class RequestMetrics:
         event(
             _access,
             "request_answered",
-            door=asked.door,
+            api=asked.door,
             operation=asked.operation,
             status=asked.status,
             took_ms=round(took_s * 1000, 1),
@@ -377,7 +377,7 @@ class Measured:
             finally:
                 self._requests.end(asked, began_s)
                 span.end(
-                    door=asked.door,
+                    api=asked.door,
                     operation=asked.operation,
                     status=asked.status,
                     code=asked.code,

@@ -93,7 +93,7 @@ def test_each_request_has_a_line_only_if_asked_for(
     asked = Asked("rest", operation="putMessage", status=404, code="queue_not_found")
     requests.end(asked, requests.begin(asked))
     found = capsys.readouterr().err
-    shown = r"door=rest operation=putMessage status=404 took_ms=\d+\.\d error=queue_not_found"
+    shown = r"api=rest operation=putMessage status=404 took_ms=\d+\.\d error=queue_not_found"
     line = f"{TIME} INFO cassieq_spark.access: request_answered {shown}\n"
     assert re.fullmatch(line if access else "", found)
 

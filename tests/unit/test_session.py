@@ -7,7 +7,7 @@ import signal
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -49,18 +49,19 @@ def ctrl_c() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-def tasks_of(*names: str) -> list[str]:
+def tasks_of(*names: str) -> set[str]:
     """The tasks under way in the engine's loop that carry out one of these coroutines."""
 
-    async def look() -> list[str]:
+    async def look() -> set[str]:
         coroutines = [str(one.get_coro()) for one in asyncio.all_tasks()]
-        return [one for one in coroutines if any(name in one for name in names)]
+        return {one for one in coroutines if any(name in one for name in names)}
 
     return portal.run(look())
 
 
-def has_ended(*names: str) -> None:
-    wait_until(lambda: not tasks_of(*names), describe=f"no task of {names}")
+def has_ended(*names: str, others: Set[str] = frozenset()) -> None:
+    """Wait for the tasks of these coroutines; others are those of sessions of other tests."""
+    wait_until(lambda: not tasks_of(*names) - others, describe=f"no task of {names}")
 
 
 class Paging:
@@ -234,6 +235,7 @@ def test_a_connect_that_a_ctrl_c_ends_leaves_a_closed_session_and_no_task(
     node: Paging, clock: ManualClock
 ) -> None:
     node.holds = ("read_node_time",)
+    others = tasks_of("keep_time")
     session = CqlSession.__new__(CqlSession)
     with pytest.raises(KeyboardInterrupt):
         session.__init__(OPTIONS, transport=node, clock=clock)  # type: ignore[misc]  # to have it
@@ -242,13 +244,15 @@ def test_a_connect_that_a_ctrl_c_ends_leaves_a_closed_session_and_no_task(
         session.check_open()
     portal.portal().loop.call_soon_threadsafe(node.held["read_node_time"])
     has_ended("CqlSession._begin")
-    assert [] == tasks_of("keep_time")
+    assert set() == tasks_of("keep_time") - others
 
 
 def test_a_close_that_a_ctrl_c_ends_before_it_begins_leaves_no_task(
     node: Paging, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = tasks_of("keep_time")
     session = CqlSession(OPTIONS, transport=node, clock=clock)
+    assert 1 == len(tasks_of("keep_time") - others)
 
     def interrupted(work: Any) -> None:
         work.close()
@@ -260,7 +264,7 @@ def test_a_close_that_a_ctrl_c_ends_before_it_begins_leaves_no_task(
             session.close()
 
     assert session.is_closed
-    has_ended("keep_time")
+    has_ended("keep_time", others=others)
     session.close()
 
 
