@@ -20,7 +20,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event name; it is never renamed after a release."""
+    """A kind of event. Its name is never changed after a release."""
 
     level: int
     meaning: str
@@ -45,8 +45,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "buckets_dropped": "Finished buckets were dropped, together with their rows.",
         "connector_look_failed": "It could not be checked whether a session of the connector is "
         "stuck.",
-        "due_lane_finished": "All messages that were scheduled for one period are done, and what "
-        "kept them is gone.",
+        "due_lane_finished": "All messages that were scheduled for one period are done, and their "
+        "lane was removed.",
         "exporter_connected": "An exporter of metrics has connected to Cassandra.",
         "gateway_connected": "A gateway has connected to Cassandra and serves requests.",
         "give_back_failed": "Unused reserved buckets could not be given back. Readers will close "
@@ -56,18 +56,18 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "key_created": "A key of an account was made.",
         "key_deleted": "A key of an account was deleted.",
         "lag_unknown": "A query's lag could not be counted. It is tried again later.",
-        "lead_outlived": "The row of a lead was still there after the lead had ended: the clock of "
-        "the node that wrote it was ahead. The lead was taken over.",
         "leadership_lost": "A leader of repair or of scans lost its lease. Two may now run at "
         "once: twice the work, but no harm.",
+        "leadership_outlived": "The row of a leader was still there after its lease had ended: the "
+        "clock of the node that wrote it was ahead. Another process leads now.",
         "look_ahead_failed": "The look-ahead for the next batch failed. The batch is looked for "
         "again.",
-        "messages_expired": "Messages were taken out because nobody was given them in time: to the "
-        "dead letters if `dead`, otherwise dropped.",
+        "messages_expired": "Messages expired undelivered. They become dead letters if `dead`, and "
+        "are dropped otherwise.",
         "messages_redriven": "A redrive sent messages of a queue to another one.",
         "put_unanswered": "The write of a put was not answered. Its bucket is sealed, to find out "
         "what is in it.",
-        "query_progress": "How far a streaming query is behind.",
+        "query_progress": "A streaming query reported its progress: its lag and other figures.",
         "queue_altered": "Settings of a queue were changed.",
         "queue_created": "A queue was created.",
         "queue_deleted": "A queue was deleted with all that it held.",
@@ -79,14 +79,14 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "answered, or its caller went away (status 0).",
         "reserved_bucket_lost": "A reserved bucket was closed before its writer used it.",
         "rolled_forward_by_reader": "A reader finished a commit that its driver had left half-way.",
-        "scan_lead_taken": "This process counts the queues of its data centre for metrics from now "
-        "on.",
+        "scan_leadership_taken": "This process counts the queues of its data centre for metrics "
+        "from now on.",
         "sink_forgotten": "A sink id was freed for a new checkpoint.",
     },
     logging.WARNING: {
         "acks_expired": "Messages were acked, released or rejected after their leases had run out. "
         "Nothing was changed for them: others were given them, or will be.",
-        "attribute_without_effect": "A client of the SQS door has set an attribute that has no "
+        "attribute_without_effect": "A client of the SQS API has set an attribute that has no "
         "effect here, such as a policy or a key for encryption. It is kept and given back. Logged "
         "once per attribute.",
         "batch_purged": "A purge dropped messages of a restarted query's batch. The query goes on "

@@ -169,7 +169,7 @@ STATEMENTS: Final = _by(
     "statement", "statements_total", "Statements sent to Cassandra, by statement name."
 )
 RETRIES: Final = _counter(
-    "statements_again_total", "Statements sent again because they were not answered."
+    "statements_retried_total", "Statements sent again because they were not answered."
 )
 CAS_APPLIED: Final = _counter("cas_applied_total", "Conditional writes that took effect.")
 CAS_REFUSED: Final = _counter(
@@ -185,7 +185,7 @@ REDELIVERED: Final = _by_queue(
 )
 MESSAGES_EXPIRED: Final = _by_queue(
     "messages_expired_total",
-    "Messages taken out because nobody was given them in time, by this process.",
+    "Messages that expired undelivered, and that this process took out.",
 )
 MESSAGES_CANCELLED: Final = _by_queue(
     "messages_cancelled_total", "Messages taken back before anybody was given them."
@@ -197,7 +197,7 @@ MESSAGES_ACKED: Final = _by_queue("messages_acked_total", "Messages acknowledged
 MESSAGES_PREPARED: Final = _by_queue(
     "messages_prepared_total", "Messages written in bulk by sinks."
 )
-ACKS: Final = _counter("ack_writes_total", "Buckets in which messages were acknowledged.")
+ACKS: Final = _counter("acked_buckets_total", "Buckets in which messages were acknowledged.")
 LEASES_LOST: Final = _by_queue(
     "leases_lost_total", "Leases that ran out before their messages were settled."
 )
@@ -291,8 +291,8 @@ HTTP_ERRORS: Final = Family(
 )
 HTTP_ENTRY_ERRORS: Final = Family(
     "http_entry_errors_total",
-    "Entries that failed in batches that were answered 200, by the error's code and the HTTP "
-    "status that it has where it is the whole answer.",
+    "Entries that failed in batches that were answered 200, by the error's code and its "
+    "equivalent HTTP status.",
     ("api", "code", "status"),
     kind="counter",
 )

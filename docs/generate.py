@@ -55,9 +55,10 @@ TOML_HEAD = """\
 """
 
 OPTIONS_HEAD = """\
-An option is looked for among the arguments, then in the environment (`contactPoints` is
-`CASSIEQ_CONTACT_POINTS`), then it has its default. Spark does not tell cases apart, so neither do
-options. A name or a value that is not listed here is refused before anything is read or written.
+The value of an option comes from the arguments; if they do not have it, from the environment
+(`contactPoints` is `CASSIEQ_CONTACT_POINTS`); otherwise it is the default. As in Spark, upper and
+lower case do not differ in names of options. A name or a value that is not listed here is refused
+before anything is read or written.
 
 Times are seconds, or text with a unit: `500ms`, `30s`, `5m`, `12h`, `7d`. Sizes are bytes, or text
 with a unit of 1,024: `256k`, `32m`.
@@ -69,9 +70,9 @@ sets them.
 """
 
 ERRORS_HEAD = """\
-The text of every error begins with `[cassieq:<code>]`, so the code can be told also where Spark
-hands on text only. Codes are never renamed. *Again* says that the same call may succeed later
-without anybody doing anything.
+The text of every error begins with `[cassieq:<code>]`, so you can read the code even where Spark
+passes on only the text. Codes are never renamed. *Again* says whether the same call may succeed
+later by itself.
 """
 
 EVENTS_HEAD = """\
@@ -95,17 +96,17 @@ planner and each of its workers are processes of their own.
 """
 
 OF_QUEUES_HEAD = """\
-The process that leads counts all queues of its data centre from their tables. No other exports
-these, so a sum counts nothing twice.
+The leader counts all queues of its data centre from their tables. No other process exports these
+metrics, so a sum counts nothing twice.
 """
 
 OF_SCANS_HEAD = """\
-Each process says whether it leads. All else here is the leader's.
+Every process exports `scan_leader`. Only the leader exports the others.
 """
 
 OF_PASSES_HEAD = """\
-In a gateway that repairs, and in the file of `--metrics-file` of `cassieq repair` and
-`jobs/repair.py`.
+A gateway that repairs exports these. `cassieq repair` and `jobs/repair.py` write them into the file
+that `--metrics-file` names.
 """
 
 OF_GATEWAYS_HEAD = """\

@@ -31,11 +31,12 @@ SCANS_EVERY_S: Final = 30.0
 """The time from the beginning of a scan to that of the next."""
 
 LATER_EVERY_S: Final = 600.0
-"""How often messages in periods that have not begun are counted: a year of them is many reads."""
+"""The time between two counts of messages in periods that have not begun: a year of them is many
+reads."""
 
 GONE_EVERY_S: Final = 600.0
-"""How often a process looks for queues that others have deleted, to forget their counts: one scan
-of the table of queues, and only if it has counted something."""
+"""The time between two looks for queues that others have deleted, to forget their counts: one scan
+of the table of queues, and only if the process has counted something."""
 
 SCRAPED_WITHIN_S: Final = 300.0
 """A process that was not scraped for so long does not scan, and gives the lead up."""
@@ -45,7 +46,7 @@ _logger = get_logger("exporter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """One queue as a scan has counted it."""
+    """The counts of a queue in one scan."""
 
     queue: str
     dead_letter_queue: str | None
@@ -54,7 +55,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one scan has found.
+    """The result of one scan.
 
     Attributes:
         began_s: When it began, by the process's monotonic clock.
@@ -158,7 +159,7 @@ class Scanner:
 
     async def _lead(self, store: Store, lead: Lead) -> None:
         """Scan until this process ends, is not scraped any more, or has lost the lead."""
-        event(_logger, "scan_lead_taken", datacenter=store.session.datacenter)
+        event(_logger, "scan_leadership_taken", datacenter=store.session.datacenter)
         self._known = lead, None
         while self._goes_on(lead):
             began_s = self._clock.monotonic()

@@ -62,7 +62,7 @@ def test_a_lead_that_has_ended_is_taken_although_its_row_is_still_there(
     with portal.entered(leading(client.store, name)) as next_one:
         assert next_one is not None
 
-    told = [one.getMessage() for one in caplog.records if "lead_outlived" in one.getMessage()]
+    told = [one.getMessage() for one in caplog.records if "leadership_outlived" in one.getMessage()]
     assert [True] == [f"holder={gone}" in one for one in told]
 
 

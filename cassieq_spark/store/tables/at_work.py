@@ -58,7 +58,7 @@ class Leaders(Table):
             if leads(since_us, now_us=now_us, lease_s=lease_s):
                 return False
             silent_s = round((now_us - since_us) / 1e6, 1)
-            event(_logger, "lead_outlived", name=name, holder=str(before), silent_s=silent_s)
+            event(_logger, "leadership_outlived", name=name, holder=str(before), silent_s=silent_s)
         params = (lease_s, holder, now_us, name, before, since_us)
         is_taken = await self._sender.answer(statements.TAKE_LEAD, (name,), params)
         return is_taken or await self._keep(name, holder, lease_s)
