@@ -79,7 +79,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clock."""
+    """The clock of this machine."""
 
     def now_us(self) -> int:
         """See `Clock`."""
@@ -179,7 +179,7 @@ class _Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Anchor:
-    """One moment by three clocks, and the monotonic time of the next measurement."""
+    """A moment by three clocks, and the monotonic time of the next measurement."""
 
     cluster_us: int
     wall_us: int

@@ -147,7 +147,7 @@ class ServerMissing(UsageError):
 
 
 class SparkMissing(UsageError, ImportError):
-    """What was used needs PySpark, and this Python has none.
+    """The feature that was used needs PySpark, which is not installed.
 
     Remedy:
         Run pip install 'cassieq_spark[spark]'. On a cluster that brings its own PySpark, run the
@@ -253,7 +253,7 @@ class ReceiptExpired(ReceiptError):
 
 
 class PutAmbiguous(CassieqError):
-    """It cannot be known whether a put took effect.
+    """The outcome of a put is unknown.
 
     Messages may have been stored, or even delivered.
 
@@ -298,7 +298,7 @@ class StoreTimeout(StoreError):
 
 
 class CasAmbiguous(StoreError):
-    """It is unknown whether a conditional write took effect.
+    """The outcome of a conditional write is unknown.
 
     Remedy:
         Nothing is lost: leases run out, and whoever comes next decides open transactions. A
@@ -345,7 +345,7 @@ class ReplicationDiffers(SchemaMismatch):
 
 
 class RowCorrupt(StoreError):
-    """Something else has altered a row or a chunk, or a rule of the protocol was broken.
+    """A row or a chunk was altered from outside, or a rule of the protocol was broken.
 
     Remedy:
         Stop the consumers of that queue, run a verify pass, and report it.
@@ -364,7 +364,7 @@ class CassandraLoginFailed(StoreUnavailable):
 
 
 class TlsFailed(StoreUnavailable):
-    """One side does not speak TLS, or does not accept the other's certificate.
+    """Client and node cannot agree on TLS: one speaks none, or refuses the other's certificate.
 
     Remedy:
         Do what the message says. docs/operations/security.md describes the set-up of both sides.
@@ -467,7 +467,7 @@ class AccountExists(AccountError):
 
 
 class AccountInUse(AccountError):
-    """An account that has queues is not deleted without them.
+    """The account still owns queues.
 
     Remedy:
         Delete its queues first, or give --with-queues to delete them too.
@@ -499,7 +499,7 @@ class MasterKeyInvalid(AccountError):
 
 
 class AccessError(CassieqError):
-    """Errors about who asks, and what they may do."""
+    """Errors of authentication and of rights."""
 
 
 class AuthenticationFailed(AccessError):

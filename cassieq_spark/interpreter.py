@@ -7,14 +7,15 @@ import sys
 from typing import Final
 
 LAUNCHER: Final = "cassieq-python"
-"""It runs the interpreter beside it, and is installed with this package (``scripts/``)."""
+"""The launcher runs the interpreter beside it, and is installed with this package
+(``scripts/``)."""
 
 
 def for_spark() -> str:
-    """This interpreter, by its launcher where there is one.
+    """Return the path of this interpreter, or of its launcher where there is one.
 
-    By the launcher Spark's processes import PySpark as it is installed, and not from its zip, which
-    takes each of them 0.8 s of CPU more (PySpark 4.2 and 4.3).
+    With the launcher, Spark's processes import PySpark as it is installed, and not from its zip,
+    which takes each of them 0.8 s of CPU more (PySpark 4.2 and 4.3).
     """
     # Every process imports this module, and pathlib takes longer than all else in it.
     folder = os.path.dirname(sys.executable)  # noqa: PTH120 - as said

@@ -40,7 +40,7 @@ _logger = get_logger("accounts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A key that was just made. Its secret cannot be had again."""
+    """A key that was just made. Its secret is not shown again."""
 
     account: str
     key_id: str
@@ -62,7 +62,7 @@ class KeyInfo:
     used_us: int | None
 
     def to_plain(self) -> dict[str, Any]:
-        """As ``--json`` and the REST door show it."""
+        """Return the key as ``--json`` and the REST API show it."""
         row = self.row
         status = "unfinished" if row is None else "disabled" if row.is_disabled else "active"
         return {

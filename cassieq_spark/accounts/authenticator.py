@@ -104,7 +104,7 @@ class Authenticator:
         return None if known is None else known[1].account
 
     def proves(self, claim: Claim | Token, key: LiveKey | None, *, now_us: int) -> Principal:
-        """Whoever has made this claim, if the key proves it. It waits for nothing.
+        """Return the principal that made this claim, if the key proves it. It waits for nothing.
 
         Args:
             key: What `key` says about the id that the claim names.

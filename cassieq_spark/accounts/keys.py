@@ -34,12 +34,12 @@ KEY_ID: Final = re.compile(rf"{_PREFIX}[{_ID_SIGNS}]{{16}}")
 
 
 def new_key_id() -> str:
-    """20 characters, 80 random bits."""
+    """Return a new id of 20 characters, 80 of its bits random."""
     return _PREFIX + "".join(secrets.choice(_ID_SIGNS) for _ in range(16))
 
 
 def new_secret() -> Secret:
-    """40 characters, 238 random bits; letters and digits, so that no shell or URL alters it."""
+    """Return 40 random characters, 238 bits; letters and digits, which no shell or URL alters."""
     return Secret("".join(secrets.choice(_SECRET_SIGNS) for _ in range(40)))
 
 

@@ -142,7 +142,7 @@ def _encoded(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a request claims: who signed which text, and with what result.
+    """The claim of a signed request: who signed which text, and with what result.
 
     Attributes:
         requests: The two canonical forms of the request, without the hash of its body.
@@ -320,7 +320,7 @@ def _signed_names(request: SignedRequest, given: str) -> list[str]:
 
 
 def _payload(request: SignedRequest, in_query: str | None) -> str:
-    """What the request names as signed for the body; empty if it names nothing."""
+    """Return the value that the request signs for its body; empty if it names none."""
     given = request.values_of("x-amz-content-sha256") or ([in_query] if in_query else [])
     if not given:
         return ""

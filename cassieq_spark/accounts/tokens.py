@@ -32,7 +32,7 @@ _OPTIONS: Final[Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What a token says; nothing of it is proved before `verify`."""
+    """The content of a token; nothing of it is proved before `verify`."""
 
     text: str
     key_id: str

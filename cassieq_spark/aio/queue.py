@@ -14,7 +14,7 @@ from cassieq_spark.store.process import OfOneProcess
 
 
 class AsyncQueue(OfOneProcess):
-    """One queue, for tasks of any event loop. Its calls are those of `Queue`, as coroutines.
+    """Handle to a queue, for tasks of any event loop. It has the calls of `Queue`, as coroutines.
 
     A call that is cancelled goes on to its end: a put may be stored, and an ack may have taken
     effect. The `asyncio.CancelledError` then has a note that says so. A `get` that is cancelled

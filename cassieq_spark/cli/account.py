@@ -242,9 +242,9 @@ def sign(
     of the same names that begin with AWS_. A token never allows more than its key does.
 
     Args:
-        queue: Names without the account.
-        expires: For how long it is valid.
-        starts_in: How long from now it becomes valid.
+        queue: Names of queues, without the account.
+        expires: The time for which the token is valid.
+        starts_in: The time from now until the token becomes valid.
 
     Example:
         cassieq account sign --queue 'orders*' --rights put --expires 8h

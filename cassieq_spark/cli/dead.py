@@ -53,7 +53,7 @@ def list_letters(
     """Count the visible dead letters by source queue and reason. This reads each of them.
 
     Args:
-        queue: Default: every dead-letter queue of this data centre.
+        queue: The dead-letter queue. Default: all of this data centre.
 
     Example:
         cassieq dead list orders.dead
@@ -81,7 +81,7 @@ def show(
 ) -> None:
     """Show dead letters, and leave them in the queue. Exit code 3 if there is none.
 
-    Of a body it shows the size in bytes, and the first line; --json always has all of it.
+    It shows the size of a body in bytes, and its first line; --json always has the whole body.
 
     Args:
         before: Only messages that died before this time: 2026-11-21T13:00, UTC, or 5m for five
@@ -222,5 +222,5 @@ def _row(message: Message, *, is_whole: bool) -> dict[str, str]:
 
 
 def _cell(value: object) -> str:
-    """One word of a line, even for an empty value."""
+    """Return a value as one word of a line; an empty value is a dash."""
     return "-" if value in (None, "") else shell.show_text(str(value))

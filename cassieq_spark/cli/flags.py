@@ -77,7 +77,7 @@ def checked(option: Option, name: str, given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One option's value and where it came from: a line of ``cassieq config``."""
+    """The value of an option and its origin: a line of ``cassieq config``."""
 
     option: Option
     value: Any
@@ -125,7 +125,7 @@ def find_file(given: Path | None) -> File:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How a command reaches Cassandra; it connects when `open` is called.
+    """The connection of a command to Cassandra; it connects when `open` is called.
 
     Attributes:
         flags: By the options' names; None for each that was not given.
@@ -420,10 +420,10 @@ Connected = Annotated[
         lambda flags: Connection(connection_given(flags), find_file(flags[_CONFIG.name])),
     ),
 ]
-"""How a command reaches Cassandra."""
+"""The connection of a command to Cassandra."""
 
 ConnectionGiven = Annotated[dict[str, Any], Flags(_CONNECTION_FLAGS, connection_given)]
-"""What a job's flags say of the connection; jobs read no file."""
+"""The connection as a job's flags give it; jobs read no file."""
 
 
 def settings_flags(*, without: Iterable[str] = ()) -> Flags:
@@ -441,10 +441,10 @@ def settings_flags(*, without: Iterable[str] = ()) -> Flags:
 
 
 CONNECT_S: Final = 1.0
-"""How long a node may take to answer: a prompt that stands still is worse than no names."""
+"""The time within which a node must answer: a prompt that stands still is worse than no names."""
 
 PATIENCE_S: Final = 2.0
-"""How long the shell waits for all of it."""
+"""The time that the shell waits for all of it."""
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -38,7 +38,7 @@ PER_SECOND = 20
 """Batches a second at a --rate: none waits long to fill."""
 
 MOST_BEHIND_S = 0.5
-"""How much a consumer catches up at most: what an empty queue has cost is no debt of its rate."""
+"""The most that a consumer catches up: what an empty queue has cost is no debt of its rate."""
 
 Rate = Annotated[
     float | None,
@@ -81,7 +81,7 @@ class Load:
         self.began_s = self.ended_s = self.clock.monotonic()
 
     def due_s(self) -> float:
-        """When the next batch is due, monotonic."""
+        """Return the monotonic time at which the next batch is due."""
         if self.rate is None:
             return self.clock.monotonic()
         return self.began_s + self.forgiven_s + self.messages / self.rate
@@ -210,7 +210,7 @@ def consume(
 
 @dataclass(slots=True, kw_only=True)
 class _Consumer:
-    """One loop of get and ack.
+    """A loop of get and ack.
 
     Attributes:
         held: Receipts of messages that were got and not acked: they have to be given back.

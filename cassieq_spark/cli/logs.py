@@ -1,4 +1,4 @@
-"""How commands log: events on a terminal, and lines with their time if they run for long."""
+"""Logs of the commands: events on a terminal, and lines with their time in long runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ACCESS: Final = "cassieq_spark.access"
 
 
 class Level(StrEnum):
-    """The least that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -75,14 +75,14 @@ class Level(StrEnum):
 
 
 class Form(StrEnum):
-    """Lines for people, or one JSON object each."""
+    """The form of a line of the log."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Timed(logging.Formatter):
-    """``2026-11-28T02:15:00.123Z WARNING cassieq_spark.server: repair_failed error=...``."""
+    """Format a record as a line that begins with its time in UTC, level and logger."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -93,7 +93,7 @@ class Timed(logging.Formatter):
 
 
 class JsonLines(Timed):
-    """One object a line: time, level, logger, message; of our events, also name and fields."""
+    """Format a record as JSON: time, level, logger, message; for events, name and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """A record as one line."""
@@ -123,12 +123,10 @@ def _option(name: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """How a command logs."""
+    """Settings of a command's log."""
 
-    level: Annotated[Level, _option("log_level", "The least that is logged.")] = Level.WARNING
-    form: Annotated[Form, _option("log_format", "Lines for people, or one JSON object each.")] = (
-        Form.TEXT
-    )
+    level: Annotated[Level, _option("log_level", "The lowest level to log.")] = Level.WARNING
+    form: Annotated[Form, _option("log_format", "Lines of text, or of JSON.")] = Form.TEXT
 
     def start(self, *, access: bool = False) -> None:
         """Log like this from now on.
@@ -160,4 +158,4 @@ class Logs:
 
 
 Logged = Annotated[Logs, Flags.of(Logs)]
-"""How a command logs, by two flags."""
+"""The settings of a command's log, from two flags."""

@@ -39,8 +39,8 @@ BASE64 = "base64:"
 """Begins what is shown of a body that is not UTF-8."""
 
 LOOK_S = 1.0
-"""How long one get of a long wait lasts before Ctrl-C is noticed, never between a claim and its
-receipts.
+"""The length of one get of a long wait, after which Ctrl-C is noticed: never between a claim and
+its receipts.
 """
 
 READ_BYTES: Final = 256 * 1024
@@ -81,7 +81,7 @@ def put(
         key: Messages of one key stay in one lane, in their order.
         tag: A tag to route messages by.
         header: A header of the messages; repeatable.
-        group: Whose messages they are, such as a customer. Changes no order.
+        group: Whom the messages belong to, such as a customer. It does not change the order.
         delay: How long the messages stay hidden at first: 5s, 2h, 7d.
         due_at: The time before which nobody gets the messages: 2030-01-01T09:00Z.
         ttl: How long the messages live from when they are due: 1s to 400d. Then they expire.
@@ -126,7 +126,7 @@ def cancel(queue: QueueName, connection: Connected, out: Printed, message_id: st
     """Take a message back that nobody was given yet. The exit code is 1 if it is too late.
 
     Args:
-        message_id: As put printed it.
+        message_id: The message id, as `put` printed it.
 
     Example:
         cassieq cancel orders cdea1fa4-d829-8d47-b449-000000000000

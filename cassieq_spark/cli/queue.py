@@ -232,7 +232,7 @@ def stats_of(stats: QueueStats) -> dict[str, Any]:
 
 
 def _held(stats: QueueStats) -> str:
-    """What would be lost, as a sentence before a question."""
+    """Return the number of messages that would be lost, as a sentence before a question."""
     parts = {
         "visible": stats.visible,
         "in flight": stats.in_flight,
@@ -332,7 +332,7 @@ def watch(
     """Show what is in queues, again and again: a table on a terminal, JSON lines elsewhere.
 
     Args:
-        queues: Default: all queues, including new ones.
+        queues: The queues to show. Default: all queues, including new ones.
         interval: The time from one look to the next.
         count: End after this many looks. Default: at Ctrl-C.
 

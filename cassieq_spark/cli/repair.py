@@ -163,7 +163,7 @@ def show(
 
 
 def changed(found: RepairReport) -> str:
-    """One line of what a pass of many did; empty if it changed nothing."""
+    """Return what a pass over many queues changed, as one line; empty if it changed nothing."""
     report, told = found.to_dict(), list[str]()
     for one in report["queues"]:
         counts = [f"{k} {v}" for k, v in one.items() if v and isinstance(v, int)]

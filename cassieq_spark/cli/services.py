@@ -37,7 +37,7 @@ AGAIN_S = 1.0
 """The pause between two tries of an exporter to connect; it may begin before Cassandra answers."""
 
 CLOSE_S = 5.0
-"""How long a scan under way may hold up an exporter's end."""
+"""The time for which a scan under way may delay an exporter's end."""
 
 _logger = get_logger("exporter")
 
@@ -55,7 +55,7 @@ def exporter(
 
     Args:
         host: The address to listen on.
-        port: 0: any free port.
+        port: The port to listen on. 0: any free port.
         host_name: A name by which Prometheus asks, besides addresses and localhost. Requests for
             other names are refused. Repeatable.
 
@@ -135,10 +135,10 @@ def serve(
     """Serve the queues over HTTP: Amazon SQS's protocol, and REST. SIGTERM drains and ends it.
 
     Args:
-        host: The address to listen on. Others than loopback need --auth.
-        port: 0: any free port.
+        host: The address to listen on. Non-loopback addresses need --auth.
+        port: The port to listen on. 0: any free port.
         tls_cert: PEM file with the server's certificate chain.
-        tls_key: PEM file with its key.
+        tls_key: PEM file with the private key of --tls-cert.
         auth: Serve only requests with a key of an account.
         insecure: Let other machines in, although no accounts are checked.
         host_name: A name by which clients reach the gateway, besides addresses and localhost.
@@ -149,22 +149,22 @@ def serve(
     Metrics:
         metrics_port: Serve metrics at this port, too. 0: any free port. With --auth they are served
             nowhere else, as they name the queues of all accounts.
-        metrics_host: The address of that port.
+        metrics_host: The address to serve metrics at.
         scan_interval: The time from one count of all queues to the next. One process counts for
             all.
 
     Logs:
-        access_log: Log each request: door, operation, status, milliseconds.
+        access_log: Log each request: API, operation, status, milliseconds.
 
     Limits:
-        max_connections: Connections at once.
-        max_body: Bytes of a request's body.
-        max_headers: Bytes of its headers.
-        request_timeout: Seconds in which a request must arrive whole.
+        max_connections: The most connections at once.
+        max_body: The most bytes of a request's body.
+        max_headers: The most bytes of a request's headers.
+        request_timeout: Seconds within which a request must arrive whole.
         keep_alive: Seconds that a connection may be idle between requests.
-        max_memory: Bytes of bodies and unread answers that all connections may hold together.
+        max_memory: The most bytes of bodies and unread answers of all connections together.
             Default: an eighth of the memory of the machine or container.
-        calls: Client calls at once.
+        calls: The most client calls at once.
 
     Example:
         cassieq serve --port 8080
@@ -243,7 +243,7 @@ def worker(
     Retries:
         backoff: The longest delay after the first failure of a message. It doubles with each
             further one.
-        backoff_max: No delay is longer.
+        backoff_max: The longest delay after any failure.
         jitter: The part of a delay that is random, 0 to 1.
 
     Example:

@@ -97,7 +97,7 @@ def print_json(*results: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Out:
-    """How a command prints its results: as JSON, one object a line, or for people."""
+    """Output of a command's results: JSON, one object a line, or text for people."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")] = (
         False
@@ -138,7 +138,7 @@ class Out:
 
 
 Printed = Annotated[Out, Flags.of(Out)]
-"""How a command prints its results, by one flag."""
+"""The output of a command's results, by one flag."""
 
 
 def print_rows(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -235,7 +235,7 @@ def _write(stream: Any, data: bytes) -> None:
 
 
 def show_text(text: str) -> str:
-    r"""On one line, and no orders to a terminal: what does not print is escaped, as ``\x1b``."""
+    r"""Return the text as one line that gives a terminal no orders: ESC becomes ``\x1b``."""
     return "".join(
         one if one.isprintable() and one != "\\" else one.encode("unicode_escape").decode("ascii")
         for one in text
@@ -258,7 +258,7 @@ def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Work:
-    """What is shown of one piece of work; its methods are the callbacks of the library."""
+    """The progress of one piece of work; its methods are the callbacks of the library."""
 
     def __init__(self, shown: Shown, task: TaskID, what: str) -> None:
         self._shown = shown
@@ -336,7 +336,7 @@ EXIT_CODES: Final[dict[int, str]] = {
 """The meaning of each code, for the guide; a test compares them."""
 
 SLICE_S: Final = 0.1
-"""How soon a pause notices a signal."""
+"""The time after which a pause notices a signal."""
 
 
 class Commands(TyperGroup):

@@ -99,7 +99,7 @@ class EmbeddedCassandra:
 
     @property
     def contact_points(self) -> str:
-        """``host:port,host:port``, as ``connect()`` and the Spark options take it.
+        """The nodes, ``host:port,host:port``, as ``connect()`` and the Spark options take them.
 
         Raises:
             EmbeddedFailed: It was never started, so it has no ports.

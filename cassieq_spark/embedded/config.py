@@ -77,7 +77,7 @@ _LOGBACK = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One node's place in its ring and data centre, its directory and its size."""
+    """Place of a node in its ring and data centre, its directory and its size."""
 
     directory: Path
     index: int
@@ -176,7 +176,7 @@ class NodeConfig:
         return "auto" if file_system(self.directory) in WRITES_WHOLE else "legacy"
 
     def jvm_arguments(self, jars: Path) -> list[str]:
-        """Everything that follows ``java`` on the command line."""
+        """Return all arguments that follow ``java`` on the command line."""
         conf = self.directory / "conf"
         jamm = next(iter(sorted(jars.glob("jamm-*.jar"))))
         properties = {

@@ -38,7 +38,7 @@ def writes(directory: Path, *, what: str = "data directory") -> Iterator[None]:
 
 
 def of_user(place: Callable[[str], Path], *, otherwise: str) -> Path:
-    """One of the user's directories.
+    """Return a directory of the user's.
 
     Args:
         place: A function of platformdirs. Without a home it raises, or returns ``~/...`` (4.3).

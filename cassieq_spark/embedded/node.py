@@ -154,7 +154,7 @@ class Installation:
 
 
 class Node:
-    """One JVM on one loopback address. Its verbs block until they have taken effect.
+    """A JVM on one loopback address. Its verbs block until they have taken effect.
 
     Attributes:
         address: The loopback address.

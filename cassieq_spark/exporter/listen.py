@@ -25,7 +25,7 @@ _CLOCK: Final = SystemClock()
 
 
 class _Handler(WSGIRequestHandler):
-    """One request, which is logged nowhere."""
+    """A request, which is not logged."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base has it
         """Say nothing: a scrape every few seconds is no news."""

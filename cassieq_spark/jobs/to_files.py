@@ -83,7 +83,7 @@ def to_files(
 
 
 class _Listener(cassieq.CassieqListener):
-    """Says when it was told all of a query: that is after the query has ended."""
+    """Tell when all events of a query have come: that is after the query has ended."""
 
     def __init__(self, **connection: Any) -> None:
         super().__init__(**connection)

@@ -66,7 +66,7 @@ class SinkRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One delivery: an exclusive, time-bounded right to messages (I2).
+    """The right of one delivery: exclusive, to some messages, until a point in time (I2).
 
     Attributes:
         lease_id: A new id for every delivery. If a part of a delivery was extended, several entries
@@ -96,7 +96,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One bucket row, without the columns that the CAS machinery adds.
+    """A bucket's row, without the columns that the CAS machinery adds.
 
     Every unacked message is in exactly one of fresh, returned, delayed, leases, dead. A message in
     the manifest and in none of them is acked (I4).

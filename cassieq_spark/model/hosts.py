@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from cassieq_spark.errors import OptionInvalid
 
 IPV6_HOST: Final = 64
-"""One machine has all addresses of such a network of IPv6."""
+"""The length of the prefix of an IPv6 network whose addresses all belong to one machine."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 

@@ -44,7 +44,7 @@ _WITH_TIME: Final = 7
 
 
 class Place(NamedTuple):
-    """One bucket of a queue. Each lane counts its buckets from 0: the number alone is ambiguous."""
+    """A bucket of a queue. Each lane counts its buckets from 0: the number alone is ambiguous."""
 
     lane: LaneId
     bucket: BucketNo

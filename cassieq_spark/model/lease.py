@@ -45,7 +45,7 @@ EXPIRY_MARGIN_US = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a claim asks for.
+    """The terms of a claim: how many messages, which ones, and for whom.
 
     Attributes:
         at_most: Messages, 1 or more.

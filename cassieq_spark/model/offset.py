@@ -26,7 +26,7 @@ class LeasedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffset:
-    """One offset of the Spark source.
+    """An offset of the Spark source.
 
     Attributes:
         stream: Minted with the first batch; None before it.

@@ -42,7 +42,7 @@ class Pointer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointers:
-    """One read of all of a lane's pointers.
+    """All pointers of a lane, as one read returns them.
 
     Attributes:
         reader: No bucket below it holds anything that only the reader's scan would find.

@@ -40,7 +40,7 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Some rights on the queues whose names match one of the patterns.
+    """Rights on the queues whose names match one of the patterns.
 
     Attributes:
         patterns: Of names without the account. ``*`` is any number of characters and ``?`` is one.

@@ -74,7 +74,7 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """One message gets another body or end, and a lease of its own: its old receipt is stale.
+    """Give one message another body or end, and a lease of its own: its old receipt is stale.
 
     The same delivery goes on: its count stays. A Spark batch's messages cannot be updated: what a
     batch reads must stay the same (I8).

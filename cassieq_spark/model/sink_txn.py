@@ -166,7 +166,7 @@ class WriteUnder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlreadyCommitted:
-    """This batch is in the queue already; write nothing (I7)."""
+    """The batch is in the queue already; write nothing (I7)."""
 
 
 Admission = WriteUnder | AlreadyCommitted

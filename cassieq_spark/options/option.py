@@ -50,7 +50,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """An option: its name, its values and its documentation.
 
     Attributes:
         field: The field of a frozen value that holds it; empty: several make one value.
@@ -96,7 +96,7 @@ SPARK: Final = frozenset({Scope.SPARK})
 
 
 class Row(dict[str, Any]):
-    """What a field says of its option: the attributes of `Option` that nothing else says."""
+    """The attributes of an `Option` that its field has to give: nothing else says them."""
 
 
 _ROW: Final = "cassieq_option"
@@ -147,7 +147,7 @@ def parts_of(thing: object) -> dict[str, str]:
 
 
 def named_in(part: str) -> dict[str, str]:
-    """What a part of a docstring says of each name."""
+    """Return the description of each name in one section of a docstring."""
     found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in found}
 
@@ -262,7 +262,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How to reach Cassandra. Hashable, since a process keeps one session for each.
+    """Settings of the connection to Cassandra. Hashable, since a process keeps a session for each.
 
     Attributes:
         login: None: no login.
@@ -313,7 +313,7 @@ NAMING: Final = ("queue", "queues", "queuePattern")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSelection:
-    """Which queues to read.
+    """The queues to read.
 
     Attributes:
         names: Their names; empty with a pattern, and for all.
@@ -326,7 +326,7 @@ class QueueSelection:
     is_one: bool = False
 
     def __str__(self) -> str:
-        """How reports and errors name it."""
+        """Return the text by which reports and errors name the selection."""
         return self.pattern or ", ".join(self.names)
 
     @property
@@ -417,7 +417,7 @@ class SourceOptions(ReadingOptions):
             than `maxTriggerDelay`. Unset: take what is visible. Queries with `availableNow` do not
             wait.
         max_trigger_delay_s: How long `minMessagesPerTrigger` may hold back visible messages.
-        lag_interval_s: How often the query counts the messages that it is behind, for its progress.
+        lag_interval_s: How often the query counts its lag, for its progress.
         ack_mode: `commit`: a batch is acked when Spark has committed it. `manual`: only the
             messages that `cassieq_spark.settle` acks are acked; the others are delivered again.
         min_priority: Read only messages of this priority and higher ones.

@@ -104,9 +104,9 @@ class QueueSettings:
             cannot change.
         fairness: The share of what is handed out that is offered to a lower priority first, from 0
             to 0.5. With 0, a lower priority gets nothing while a higher one has messages.
-        schedule_after_s: A message that is due later than this from now waits in a part of its own,
-            so that it costs nothing until its time comes.
-        schedule_period_s: Scheduled messages that are due within the same period share such a part.
+        schedule_after_s: A message that is due later than this from now is stored in a lane of its
+            own, so that it costs nothing until its time comes.
+        schedule_period_s: Scheduled messages that are due within the same period share such a lane.
             A message may be due at most 10,000 periods ahead, and at most 400 days. It cannot
             change.
         visibility_timeout_s: How long a message stays hidden after a get that sets no timeout
@@ -118,17 +118,17 @@ class QueueSettings:
         linger_s: How long a bucket stays open for more messages after a reader first saw a message
             in it. Messages that come one by one, or a few at a time, do not wait for it.
         gap_timeout_s: How long a reserved bucket may stay empty before it is closed.
-        retention_s: How long a message is kept that nobody gets, counted from when it is due. Then
-            it expires. It counts for buckets that are sealed after it was set. Unset: for ever.
+        retention_s: How long a message that nobody gets is kept, counted from when it is due. Then
+            it expires. A change counts for buckets that are sealed after it. Unset: for ever.
         dead_letter_expired: Whether expired messages go to the dead-letter queue, with the reason
             `expired`. Otherwise they are dropped.
         dedup_window_s: How long a `dedup_key` stands for the first message that was put with it: a
             further put of the key stores nothing. A longer window counts for keys that are put
-            after it was set. Unset: keys are refused.
+            after the change. Unset: keys are refused.
     """
 
     bucket_size: int = row(_whole(1, 100_000), default=100_000, unit="ids")
-    priorities: int = row(_whole(1, MAX_PRIORITIES), default=1, unit="classes")
+    priorities: int = row(_whole(1, MAX_PRIORITIES), default=1, unit="priorities")
     shards: int = row(_whole(1, MAX_SHARDS), default=1, unit="lanes")
     fairness: float = row(values.share(0.5), default=0.1, unit="share")
     schedule_after_s: float = _time(0, 86_400, default=900.0)
@@ -175,7 +175,7 @@ class QueueSettings:
         return replace(self, **changed)
 
     def by_option(self) -> dict[str, Any]:
-        """Each setting by the name that `create_queue` knows it by; times are seconds."""
+        """Return each setting by the name that `create_queue` knows it by; times are seconds."""
         return {one.name: getattr(self, one.field) for one in _of(Scope.QUEUE)}
 
     def to_json(self) -> str:
@@ -241,14 +241,14 @@ KNOWN: Final = tuple(
 )
 
 _CLOSE: Final = 0.8
-"""How alike two names are without the prefix, for one to be a misspelt form of the other.
+"""The likeness of two names without the prefix from which on one is a misspelt form of the other.
 
 Without a limit, a program's own variables would each be taken for one of ours.
 """
 
 
 def misspelt(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Each variable that looks like one of ours and is none, with the nearest of ours."""
+    """Return each variable that is not ours but looks like one, with the nearest of ours."""
     bare = [one.removeprefix(ENV_PREFIX) for one in KNOWN]
     flat = {one.replace("_", ""): one for one in bare}
     found = []

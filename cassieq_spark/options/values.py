@@ -210,7 +210,7 @@ def flag() -> Values[bool]:
 
 
 def one_of(*words: str) -> Values[str]:
-    """One of a few lower-case words, in any capitalisation."""
+    """Return the values that are a few lower-case words, in any capitalisation."""
     allowed = " or ".join(repr(word) for word in words)
     schema = {"type": "string", "enum": list(words)}
     return _where(allowed, lambda value: value in words, schema, read=_lower)

@@ -51,7 +51,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One chunk that holds planned messages, or a part of it if there are many updated bodies.
+    """A chunk that holds planned messages, or a part of it if there are many updated bodies.
 
     Attributes:
         keep: The planned ones of its offsets; None means all.

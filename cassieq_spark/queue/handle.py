@@ -60,7 +60,7 @@ class Work:
 
 
 class Queue(OfOneProcess):
-    """One queue. Threads may share the handle; it does not pickle."""
+    """Handle to a queue. Threads may share it; it does not pickle."""
 
     def __init__(self, lane: Lane, works: Recent[LaneId, Work]) -> None:
         self._lane = lane

@@ -69,7 +69,7 @@ class LaneEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One sequence of ids.
+    """A sequence of ids.
 
     The first lane of a queue stands for the queue: transactions name it, and it dies first.
 

@@ -31,7 +31,7 @@ _BYTES_OF_A_CHUNK = 4_096
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One delivery of one message.
+    """A message, as one delivery or one peek returns it.
 
     Attributes:
         message_id: A UUID as text: the producer's, or one derived from lane and id.

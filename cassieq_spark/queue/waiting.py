@@ -47,13 +47,13 @@ MOST_SHARED: Final = 200
 last one is read."""
 
 LAST_LOOK_S: Final = 0.8
-"""If several callers wait, one whose time ends longer than this after its last look began gets a
-look of its own: it misses no message that was visible for so long. The value is half of the longest
-pause, so callers that end one after the other make at most twice as many looks. A single waiter
-always gets such a look."""
+"""The time before its end after which a waiter's last look is too old, if several callers wait: it
+then gets a look of its own. So it misses no message that was visible for so long. The value is half
+of the longest pause, so callers that end one after the other make at most twice as many looks. A
+single waiter always gets such a look."""
 
 FEW: Final = 64
-"""So many deadlines of waiters that have left are never swept out."""
+"""The number of departed waiters' deadlines up to which none is swept out."""
 
 _logger = get_logger("queue")
 

@@ -293,7 +293,7 @@ def with_dead(lane: Lane, row: Bucket, now_us: int) -> Bucket:
 
 
 class Pass:
-    """One pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
+    """A pass over some queues: for each queue `Pass.finish` after its buckets, then `Pass.end`.
 
     A queue is healed lane by lane; its transactions span all its lanes, and end after all of them.
     `heal_buckets` may heal the buckets anywhere in between.

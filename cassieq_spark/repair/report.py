@@ -195,7 +195,7 @@ FINDINGS: Final[dict[str, str]] = {
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One broken invariant.
+    """A broken invariant.
 
     Attributes:
         queue: The queue's name; empty if it is unknown.

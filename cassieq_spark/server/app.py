@@ -32,14 +32,14 @@ from cassieq_spark.server.sqs.door import QUEUE_PATH, SqsDoor
 from cassieq_spark.server.ui.door import UiDoor, to_home
 
 READY_S = 5.0
-"""How long `/readyz` waits for Cassandra."""
+"""The time that `/readyz` waits for Cassandra."""
 
 SCAN_ENDS_S = 1.0
-"""How long a scan of the queues may hold up the end."""
+"""The time for which a scan of the queues may delay the end."""
 
 
 class Gateway:
-    """What the requests of one process share.
+    """The state that all requests of a process share.
 
     Attributes:
         failure: What has ended the gateway by itself, such as a wrong password for Cassandra.

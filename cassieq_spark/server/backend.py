@@ -37,8 +37,8 @@ T = TypeVar("T")
 # --- turns ----------------------------------------------------------------------------------------
 
 MOST_WAITING: Final = 2_048
-"""How many calls of an account may wait. Beyond that, an answer would come too late to be used, so
-the caller is told to come again."""
+"""The number of calls of an account that may wait. Beyond that, an answer would come too late to be
+used, so the caller is told to come again."""
 
 _clock: Final = SystemClock()
 
@@ -63,7 +63,7 @@ class Turns:
 
     @property
     def calls(self) -> int:
-        """How many calls have a place or wait for one; any thread may ask."""
+        """The number of calls that have a place or wait for one; any thread may ask."""
         return self._shares.used + len(self._lines)
 
     async def run(self, work: Callable[[], Awaitable[T]], account: str | None = None) -> T:
@@ -174,14 +174,14 @@ AGAIN_S: Final = 1.0
 """The pause between two tries to connect."""
 
 CLOSE_S: Final = 2.0
-"""How long the end waits for what is under way."""
+"""The time that the end waits for what is under way."""
 
 TIME_EVERY_S: Final = 60.0
-"""How often the time of the cluster is measured; between two it is counted forward."""
+"""The time between two measurements of the cluster's time; between two it is counted forward."""
 
 READS: Final = 32
-"""How many calls at once read messages that they do not lease: all of these are in memory before
-`Call.made` counts them."""
+"""The number of calls that may read messages at once without leasing them: all of these are in
+memory before `Call.made` counts them."""
 
 HANDLES: Final = 10_000
 """The most open queue handles. What was used least recently is forgotten first, and opened again
@@ -239,12 +239,12 @@ class Backend:
 
     @property
     def refusal(self) -> errors.CassieqError | None:
-        """Why Cassandra refuses the client that was connected; it needs no answer."""
+        """The reason why Cassandra refuses the client that was connected; asks no node."""
         return None if self._client is None else self.store.session.refusal
 
     @property
     def waiting(self) -> int:
-        """How many gets wait for messages; any thread may ask."""
+        """The number of gets that wait for messages; any thread may ask."""
         if self._opened is None:
             return 0
         return sum(one.waiting.count for one in self._opened._works.values())  # noqa: SLF001 - as above

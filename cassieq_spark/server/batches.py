@@ -25,7 +25,7 @@ from cassieq_spark.server.backend import Backend
 T = TypeVar("T")
 
 Failure = ReceiptExpired | ReceiptInvalid | StoreError | None
-"""Why a receipt was not settled, or may not be; None: it is."""
+"""The reason why a receipt was not settled, or may not be; None: it is."""
 
 
 class Common(NamedTuple):
@@ -44,7 +44,7 @@ _NOTHING: Final = Common()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One message to put, with the arguments of `Queue.put`.
+    """A message to put, with the arguments of `Queue.put`.
 
     Attributes:
         message_id: None: a new one.
@@ -119,7 +119,7 @@ async def _together(
 
 
 def _results(ids: list[str], error: PutAmbiguous) -> list[PutResult | Exception]:
-    """What became of each: the error says it by ids.
+    """Return the result of each put of a call that failed: the error names the ids.
 
     Senders may choose the same id several times. It is stored if it is as often as it was put.
     """

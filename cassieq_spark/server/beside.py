@@ -1,4 +1,4 @@
-"""What runs beside the requests: repair passes, and the count of what was done in each minute.
+"""Work beside the requests: repair passes, and the count of what was done in each minute.
 
 Repair runs in one gateway at a time (leader lease). `Rates` remembers for an hour how much this
 process has put, got and acked. It is for the page: Prometheus has the same counters of all
@@ -25,14 +25,14 @@ from cassieq_spark.repair.report import RepairReport
 from cassieq_spark.server.backend import Backend, Busy
 
 KEPT: Final = 20
-"""How many passes a gateway remembers, for its page."""
+"""The number of passes that a gateway remembers, for its page."""
 
 _logger = get_logger("server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPass:
-    """What became of one turn.
+    """The outcome of one turn.
 
     Attributes:
         ended_us: By the time of the cluster; 0 if no node answered.
@@ -94,7 +94,7 @@ COUNTERS: Final[dict[str, LabelledCounter]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One kind of work on one queue.
+    """The rate of one kind of work on one queue.
 
     Attributes:
         minutes: Messages in each whole minute, oldest first: 60 of them, or as many as there were.
@@ -150,7 +150,7 @@ class Rates:
             self._before[kind] = now
 
     def of(self, queue: str) -> list[Rate]:
-        """What was done with a queue; no minutes if none is over."""
+        """Return the rates of the work on a queue; without minutes if none is over."""
         unknown, nothing = max(0, MINUTES - self._ended), array("Q", [0] * MINUTES)
         return [
             Rate(kind=kind, minutes=tuple(rings.get(queue, nothing)[unknown:]))

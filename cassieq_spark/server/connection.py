@@ -1,4 +1,4 @@
-"""One connection of a client: what it may hold, and until when.
+"""The connection of a client: what it may hold, and until when.
 
 **The rule.** A connection is in one state at any time, and each state has one deadline:
 
@@ -42,16 +42,16 @@ from cassieq_spark.server.guards import HOLDING, UNKNOWN, coming
 from cassieq_spark.server.settings import GatewaySettings
 
 DRAIN_S: Final = 2.0
-"""How long a client may take to see that it was refused. What it still sends is dropped meanwhile,
+"""The time that a client has to see that it was refused. What it still sends is dropped meanwhile,
 up to the length that a body may have: programs send all of it before they look for an answer. If it
 stayed unread, the system would reset the connection, and the answer might be lost."""
 
 LOOK_S: Final = 1.0
-"""How often it is looked at whether an answer is read. Nothing waits for it but requests that were
+"""The time between two looks whether an answer is read. Nothing waits for it but requests that were
 sent too early: others are looked at when they come."""
 
 READ_BYTES: Final = 65_536
-"""How much of an answer must be read within each `request_timeout_s`."""
+"""The part of an answer that must be read within each `request_timeout_s`."""
 
 _HEADERS_END: Final = b"\r\n\r\n"
 _EMPTY_LINES: Final = b"\r\n"
@@ -59,12 +59,12 @@ _EMPTY_LINES: Final = b"\r\n"
 _OFFER: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
 HEADER_BYTES: Final = 32
-"""What each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else very many
-tiny ones would fit, and each takes time in which nobody else is served."""
+"""The bytes that each header counts beyond its name and value, as in HTTP/2 (RFC 9113, 6.5.2). Else
+very many tiny ones would fit, and each takes time in which nobody else is served."""
 
 
 class State(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     READING = auto()
     WORKING = auto()
@@ -75,7 +75,7 @@ class State(Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """One connection of uvicorn, with our limits. `GatewayServer` makes it."""
+    """A connection of uvicorn, with our limits. `GatewayServer` makes it."""
 
     settings: GatewaySettings
     entrance: Entrance
@@ -166,7 +166,7 @@ class Connection(HttpToolsProtocol):
             data = b"" if self._is_cut else data[size:]
 
     def _size_of_request(self, data: bytes, *, is_head: bool) -> int:
-        """How many of these bytes belong to the present request.
+        """Return how many of these bytes belong to the present request.
 
         Where its end is unknown, as in a chunked body: all. If another request begins there, the
         parser stops (`on_message_begin`), and the connection ends after the answer.
@@ -306,7 +306,7 @@ class Connection(HttpToolsProtocol):
             self._next()
 
     def _next(self) -> None:
-        """Be idle, or go on with what came too early."""
+        """Become idle, or go on with what came too early."""
         self._enter(State.IDLE)
         data, self._early = self._early, b""
         self._own.set(0)
@@ -317,7 +317,7 @@ class Connection(HttpToolsProtocol):
     # --- deadlines -----------------------------------------------------------------------------
 
     def _enter(self, state: State) -> None:
-        """Be in a state; its deadline replaces the one before."""
+        """Enter a state; its deadline replaces the one before."""
         self._end_timer()
         self._state = state
         if state is State.WORKING:
@@ -425,7 +425,7 @@ class Wire(asyncio.Transport):
 
     @property
     def unread(self) -> int:
-        """How many bytes were written that the system did not take yet, as the client reads none.
+        """The number of bytes written that the system did not take yet, as the client reads none.
 
         Under TLS, asyncio counts what waits for encryption only. That is no longer there when
         it has been encrypted, although the client has read nothing.
@@ -481,7 +481,7 @@ class Wire(asyncio.Transport):
         return self._is_closing or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the transport knows of the connection."""
+        """Return a fact that the transport knows about the connection."""
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:

@@ -46,7 +46,7 @@ AT_ONCE_BYTES: Final = 65_536
 
 MESSAGE_WEIGHT: Final = 256
 HEADER_WEIGHT: Final = 64
-"""What is the same for each message and header takes as long as so many bytes."""
+"""The number of bytes that take as long as the constant work for a message or a header."""
 
 PART_BYTES: Final = 65_536
 """An answer is written in parts. A part waits until its client has read what came before it."""
@@ -62,7 +62,7 @@ Run = Callable[[Any], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked.
+    """An operation that clients can ask for.
 
     Attributes:
         name: Unique in its door.
@@ -81,7 +81,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class AtAddress(Operation):
-    """One thing that is asked by method and path.
+    """An operation that is asked for by method and path.
 
     Attributes:
         path: Below the prefix of the door. ``{queue}`` and others are parameters.

@@ -28,28 +28,29 @@ Make = Callable[["Arrival"], Coroutine[Any, Any, None]]
 
 
 BACKLOG: Final = 2_048
-"""How many connections the system keeps that were not accepted yet."""
+"""The number of connections that the system keeps before they are accepted."""
 
 TOLD: Final = 64
-"""How many connections above the limit may be told so at a time; further ones are closed. Without
-a bound of its own a flood of them would use up the files of the process."""
+"""The number of connections above the limit that may be told so at a time; further ones are closed.
+Without a bound of its own a flood of them would use up the files of the process."""
 
 OTHER_FILES: Final = 256
 """Files that a gateway opens beside its connections: those to Cassandra, logs, modules."""
 
 ACCEPTED: Final = 64
-"""How many connections are taken from the system in one turn of the event loop. To take one, and to
-close it if there are too many, costs some 30 us."""
+"""The number of connections that are taken from the system in one turn of the event loop. To take
+one, and to close it if there are too many, costs some 30 us."""
 
 LET_IN: Final = 4
-"""How many of those are made in one turn. One costs ten times as much, and far more with TLS."""
+"""The number of those that are made in one turn. One costs ten times as much, and far more with
+TLS."""
 
 TURN_BYTES: Final = 32_768
-"""How much is read of a connection before others have their turn. What costs most is a body in
+"""The most that is read of a connection before others have their turn. What costs most is a body in
 chunks of one byte: 8 ms. Asyncio reads 256 KiB, and all others waited for 62 ms."""
 
 NETWORKS: Final = 4_096
-"""Of how many addresses the party is remembered, as to find it takes as long as to accept."""
+"""The number of addresses whose party is remembered, as to find it takes as long as to accept."""
 
 AGAIN_S: Final = 1.0
 """The pause after the system had no file or memory for a connection, as asyncio has it: else the
@@ -197,7 +198,7 @@ class _Counted(socket.socket):
         return super().recv(min(size, TURN_BYTES), flags)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As `recv`: asyncio reads so with TLS."""
+        """Read as `recv` does: asyncio calls this one with TLS."""
         return super().recv_into(buffer, min(nbytes or len(buffer), TURN_BYTES), flags)
 
     def close(self) -> None:

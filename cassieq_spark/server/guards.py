@@ -52,12 +52,12 @@ Methods = Callable[[str], Iterable[str] | None]
 """The methods of a path, GET for HEAD, too; None: there is nothing."""
 
 OURS: Final = ("same-origin", "none")
-"""What a browser says of a request that no other site has made."""
+"""The values by which a browser says that no other site has made a request."""
 
 _AUTHORIZATIONS: Final = ("aws4-hmac-sha256 ", "bearer ")
 
 HOLDING: Final = "cassieq.holding"
-"""Where a request's scope has what its body holds of the budget of bytes."""
+"""The key of a request's scope for what its body holds of the budget of bytes."""
 
 UNKNOWN: Final = 1 << 62
 """The length of a body of which only its end says so."""
@@ -246,7 +246,7 @@ class BodyLimit:
 
 
 def coming(headers: Headers) -> int:
-    """How many bytes of a body may come after the headers."""
+    """Return how many bytes of a body may come after the headers."""
     return UNKNOWN if headers_of(headers, b"transfer-encoding") else announced(headers)
 
 
@@ -287,7 +287,7 @@ _access = get_logger("access")
 
 @dataclass(slots=True)
 class Asked:
-    """What is known of a request so far.
+    """The facts known of a request so far.
 
     Attributes:
         code: The code of the error that is its answer.
@@ -392,6 +392,6 @@ def door_of(path: str) -> str:
 
 
 def asked_of(scope: Scope) -> Asked:
-    """What is noted of a request, for its door to complete."""
+    """Return the notes on a request, which its door completes."""
     found = scope.get(_KEY)
     return found if isinstance(found, Asked) else Asked(NO_OPERATION)

@@ -1,4 +1,4 @@
-"""All that can be asked of the gateway, each with the right that it needs: one table for each door.
+"""Operations of the gateway, each with the right that it needs: one table for each door.
 
 Routes, checks of rights, labels of metrics and the OpenAPI document are made of these tables.
 """
@@ -29,14 +29,14 @@ from cassieq_spark.server.ui.page import Form
 
 @dataclass(frozen=True, slots=True)
 class Action(SqsOperation):
-    """One action of SQS."""
+    """An action of SQS."""
 
     parameters: Parameters
 
 
 @dataclass(frozen=True, slots=True)
 class RestOperation(AtAddress):
-    """One operation of REST.
+    """An operation of REST.
 
     Attributes:
         answers: The model of each good status, the usual one first; None: it has no body.
@@ -62,7 +62,7 @@ class RestOperation(AtAddress):
 
 @dataclass(frozen=True, slots=True)
 class Page(AtAddress):
-    """One page for people, or a form of one.
+    """A page for people, or a form of one.
 
     Attributes:
         parameters: The model of the query of a GET, or of the form of a POST.

@@ -37,9 +37,10 @@ LOCAL: Final = Principal(account="", key_id="", grants=EVERYTHING)
 """Everybody who reaches a gateway that checks no accounts."""
 
 READS: Final = 4
-"""How many keys are read at once, in turn for each account, apart from the calls on queues. Ids
-that were never found have as many places of their own, in turn for each address: whoever makes up
-key ids keeps nobody waiting whose key is known, and nobody elsewhere whose key is new."""
+"""The number of keys that are read at once, in turn for each account, apart from the calls on
+queues. Ids that were never found have as many places of their own, in turn for each address:
+whoever makes up key ids keeps nobody waiting whose key is known, and nobody elsewhere whose key is
+new."""
 
 HASHED_ASIDE_BYTES: Final = 262_144
 """Longer bodies are hashed in a thread, so that others need not wait."""
@@ -232,13 +233,13 @@ class Gate:
 
 
 def sender_of(request: Request) -> str:
-    """Where a request comes from: that is all that is known before its proof is checked."""
+    """Return where a request comes from: all that is known before its proof is checked."""
     client = request.client
     return "" if client is None else f"at {network_of(client.host)}"
 
 
 def _claim_of(request: Request, now_us: int, *, allows_unsigned: bool) -> Claim | Token:
-    """What a request says about who sends it; nothing of it is proved.
+    """Return the claim of a request about who sends it; nothing of it is proved.
 
     Raises:
         AuthenticationFailed: It cannot be right; or it shows a token, and also has a signature or

@@ -30,14 +30,14 @@ from cassieq_spark.server.ui.page import load_templates
 # --- the server -----------------------------------------------------------------------------------
 
 YOUNG: Final = 10_000
-"""How many objects are made between two collections of the young ones. A look makes a thousand, and
-they end with their requests, without a collection."""
+"""The number of objects that are made between two collections of the young ones. A look makes a
+thousand, and they end with their requests, without a collection."""
 
 HANDSHAKE_S: Final = 10.0
-"""How long a TLS handshake may take; less if a request has less time to arrive."""
+"""The time that a TLS handshake may take; less if a request has less time to arrive."""
 
 DRAIN_S: Final = 7
-"""How long requests in flight may take after SIGTERM. The process ends within ten seconds."""
+"""The time that requests in flight may take after SIGTERM. The process ends within ten seconds."""
 
 
 class GatewayServer(uvicorn.Server):

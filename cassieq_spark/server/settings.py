@@ -16,14 +16,14 @@ from cassieq_spark.model.hosts import known_hosts
 MIB: Final = 1_048_576
 
 BODIES: Final = 2
-"""How many of the longest bodies must find room: one address may hold half, see `Shares`."""
+"""The number of longest bodies that must find room: one address may hold half, see `Shares`."""
 
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """How a gateway listens, and its limits.
+    """Settings of a gateway: how it listens, and its limits.
 
     Attributes:
         checks_accounts: Whether requests need a key of an account.
@@ -35,8 +35,8 @@ class GatewaySettings:
         max_connections: Connections at once; further ones get 503 and are closed.
         request_timeout_s: A request must have arrived whole within this time.
         keep_alive_s: How long a connection may be idle between requests.
-        max_memory_bytes: What all connections together may hold of bodies and unread answers;
-            None: `memory_bytes` says how much.
+        max_memory_bytes: The most bytes that bodies and unread answers of all connections may take
+            together; None: `memory_bytes` says how much.
         calls: Client calls at once.
         metrics_host: The address of the port for metrics.
         metrics_port: Serves metrics on a port of their own, too; None: it does not.
@@ -70,7 +70,7 @@ class GatewaySettings:
 
     @property
     def access(self) -> str:
-        """Who may do what, in a sentence for whoever starts the gateway."""
+        """The sentence that tells whoever starts the gateway who may do what."""
         if self.checks_accounts:
             is_open = not (self.is_loopback or self.tls_cert)
             return "Requests need a key of an account" + (
@@ -81,7 +81,7 @@ class GatewaySettings:
 
     @property
     def memory_bytes(self) -> int:
-        """What all connections together may hold of bodies and unread answers.
+        """The most bytes that bodies and unread answers of all connections may take together.
 
         Unless it was said, an eighth of what this process may have: an operation holds a body
         several times, as bytes, text and values. It is never less than `BODIES` of the longest.
@@ -142,7 +142,7 @@ def is_loopback(host: str) -> bool:
 
 
 def memory_of_process() -> int:
-    """How many bytes of memory this process may have: of the machine, or of its container."""
+    """Return the bytes of memory that this process may have: its machine's, or its container's."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
         found = min(found, int(_CGROUP.read_text()))

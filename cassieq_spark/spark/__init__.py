@@ -1,4 +1,4 @@
-"""Everything that needs Spark is here: the data source ``cassieq``, both writers, and jobs."""
+"""All code that needs Spark: the data source ``cassieq``, both writers, and jobs."""
 
 from __future__ import annotations
 

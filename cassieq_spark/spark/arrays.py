@@ -19,7 +19,7 @@ from cassieq_spark.model.ids import Runs
 
 
 def is_valid(column: pa.Array) -> NDArray[np.bool_]:
-    """Which values are not null."""
+    """Return for each value whether it is not null."""
     bits = column.buffers()[0]
     if bits is None or not column.null_count:
         return np.ones(len(column), dtype=np.bool_)
@@ -48,14 +48,14 @@ def lengths(column: pa.Array) -> NDArray[np.int64]:
 
 
 def offsets(column: pa.Array) -> NDArray[Any]:
-    """Where each text, binary or map begins, and where the last one ends: one more than values."""
+    """Return where each text, binary or map begins, then where the last one ends."""
     is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     every = np.frombuffer(column.buffers()[1], dtype=np.int64 if is_large else np.int32)
     return every[column.offset : column.offset + len(column) + 1]
 
 
 def ends(sizes: NDArray[Any]) -> NDArray[np.int64]:
-    """0, and where each of these ends that come one after the other: one more than sizes."""
+    """Return 0, and the ends of values of these sizes in a row: one more than sizes."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
 
 
@@ -83,7 +83,7 @@ def refuse(wrong: NDArray[np.bool_], position: int, says: Callable[[int], str]) 
 
 
 def bits(valid: NDArray[np.bool_]) -> pa.Buffer:
-    """Which values are not null, as Arrow writes it."""
+    """Return the bits that say which values are not null, as Arrow writes them."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -105,7 +105,7 @@ def integers(
 
 
 def repeated(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
-    """One text or integer, so many times."""
+    """Return an array that repeats one text or integer."""
     if isinstance(value, int):
         return integers(np.full(count, value, dtype=f"i{kind.bit_width // 8}"), kind)
     text = value.encode()

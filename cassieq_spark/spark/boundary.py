@@ -121,7 +121,7 @@ class _Crossing:
 
 
 def _begin_with_ours() -> None:
-    """In one of Spark's Python processes, let our line be the first of what Spark reports.
+    """Let our line be the first that Spark reports, in one of its Python processes.
 
     Without the variable, frames of Spark and of this file come first. The process ends with this
     error, so no other error lacks its traceback (`pyspark.util.handle_worker_exception`, 4.2, 4.3).

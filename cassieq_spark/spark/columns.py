@@ -32,7 +32,7 @@ _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode("ascii"), dtype=np.ui
 
 _UUID_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DERIVED_SAME: Final = 10
-"""How many bytes all derived message ids of a lane have in common."""
+"""The number of first bytes that all derived message ids of a lane have in common."""
 
 
 def _crc_parts(low_bit: int) -> NDArray[np.uint32]:
@@ -162,7 +162,7 @@ class Builder:
     def _receipts(
         self, bucket: BucketNo, lease: UUID | None, offsets: NDArray[np.int64]
     ) -> pa.Array:
-        """One receipt per message; null without a lease."""
+        """Return a receipt for each message; null without a lease."""
         if lease is None:
             return pa.nulls(len(offsets), pa.string())
         return receipt_texts(receipt.prefix(self.lane, bucket, lease), offsets)

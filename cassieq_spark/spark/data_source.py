@@ -39,7 +39,7 @@ VIEW: Final = (
 """A view by which SQL can read a queue and write to it."""
 
 STATEMENT: Final = "SELECT * FROM t WITH (contactPoints = '...', queue = '...')"
-"""How a statement about a table gets options."""
+"""An example of options in a statement about a table."""
 
 
 @boundary.spark_facing
@@ -47,7 +47,7 @@ class CassieqDataSource(DataSource):
     """``format("cassieq")`` for readStream, writeStream, read and write."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Called once for each ``load()``; all that reads it gets this object (4.2, 4.3)."""
+        """Keep the options. Spark makes one source for each ``load()`` (4.2, 4.3)."""
         super().__init__(options)
         self._load = new_uuid()
 
@@ -123,7 +123,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
 
     def prepareForTriggerAvailableNow(self, *_: object, **__: object) -> NoReturn:
-        """Spark's first call with ``availableNow``."""
+        """Raise at Spark's first call with ``availableNow``."""
         raise self._error
 
     getDefaultReadLimit = prepareForTriggerAvailableNow  # noqa: N815 - Spark's name

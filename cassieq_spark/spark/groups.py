@@ -132,7 +132,7 @@ def refuse_stored(batch: pa.RecordBatch, position: int) -> None:
 
 
 def _entries(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows have a group among their headers, and which of all entries it is."""
+    """Return the rows that have a group among their headers, and which of all entries it is."""
     none = np.zeros(0, dtype=np.int64)
     if not may_have_groups(batch):
         return none, none

@@ -43,12 +43,12 @@ MOST_OPEN: Final = 64
 """A task keeps so many due lanes open at once: each has a bucket that is being written."""
 
 LATER_BYTES: Final = 64 * 1024 * 1024
-"""So much of rows for due lanes is kept in memory, to write it lane by lane."""
+"""The bytes of rows for due lanes that are kept in memory, to write them lane by lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """Which lane a row takes; pickled into tasks.
+    """The rule that gives each row its lane; pickled into tasks.
 
     Attributes:
         settings: The queue's.
@@ -60,7 +60,7 @@ class Sorting:
 
     @property
     def fixed(self) -> int:
-        """How many lanes the queue has that are always there: due lanes have higher numbers."""
+        """The number of lanes that the queue always has: due lanes have higher numbers."""
         return self.settings.priorities * self.settings.shards
 
     @property

@@ -35,7 +35,7 @@ GROUP: Final = "group"
 headers, and the others say which lane it is in."""
 
 DUE: Final = "due"
-"""What becomes of a delay or a due time: when each message may be delivered, cluster µs; 0: at
+"""The column made of a delay or a due time: when each message may be delivered, cluster µs; 0: at
 once."""
 
 MAX_DELAY_S: Final = LONGEST_DELAY_US // 1_000_000
@@ -154,7 +154,7 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def due_times(batch: pa.RecordBatch, now_us: int) -> NDArray[np.int64] | None:
-    """When each message may be delivered, cluster µs, 0: at once; None: all of them at once.
+    """Return when each message may be delivered, cluster µs, 0: at once; None: all of them at once.
 
     Args:
         batch: As `from_input` returns it.
@@ -171,7 +171,7 @@ def due_times(batch: pa.RecordBatch, now_us: int) -> NDArray[np.int64] | None:
 
 
 def stored(batch: pa.RecordBatch, due: NDArray[np.int64] | None) -> pa.RecordBatch:
-    """What a `Packer` takes: the stored columns, and `DUE` if the input can have due times.
+    """Return what a `Packer` takes: the stored columns, and `DUE` if there can be due times.
 
     Args:
         batch: As `from_input` returns it.
@@ -378,4 +378,4 @@ _CHECKED: Final[dict[str, Callable[[pa.Array, int], pa.Array]]] = {
     MESSAGE_ID: _message_ids,
     GROUP: groups.checked,
 }
-"""What checks and converts a column's values, given the position of its first row."""
+"""The functions that check and convert a column's values, given the position of its first row."""

@@ -64,7 +64,7 @@ class Written(WriterCommitMessage):
 
 @boundary.spark_facing
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One transaction per micro-batch; exactly once by sink id and batch id (I7)."""
+    """Write each micro-batch as one transaction; exactly once by sink id and batch id (I7)."""
 
     def __init__(self, options: SinkOptions, schema: StructType, checkpoint: str | None) -> None:
         check_sink_schema(schema)
@@ -245,7 +245,7 @@ def _context() -> TaskContext:
 
 
 def identity(lane: Lane, sink_id: str, context: TaskContext | SparkContext) -> Identity:
-    """Who writes to a queue, in ``foreachBatch`` or outside of any query.
+    """Return who writes to a queue, in ``foreachBatch`` or outside of any query.
 
     Raises:
         UsageError: See `run_of_batch`.
@@ -260,7 +260,7 @@ def identity(lane: Lane, sink_id: str, context: TaskContext | SparkContext) -> I
 
 
 def run_of_batch(context: TaskContext | SparkContext) -> str:
-    """One and the same text for all that a run of a query does in ``foreachBatch``.
+    """Return one text for all that a run of a query does in ``foreachBatch``.
 
     Spark tags a batch's SQL execution with the session that it makes for each run (4.2, 4.3). A
     program's own job group, which replaces the one that names the run, leaves the tag alone.
@@ -282,14 +282,15 @@ def run_of_batch(context: TaskContext | SparkContext) -> str:
 
 
 _filled: Final[deque[tuple[LaneId, str, int]]] = deque(maxlen=TASKS)
-"""How many buckets this worker's last tasks have filled in the first lane of a queue, by sink.
+"""The number of buckets that each of this worker's last tasks has filled in the first lane of a
+queue, by sink.
 
 A task that is expected to have rows reserves its buckets at once, and opens the first one before
 the first row; a wrong guess costs an LWT for each bucket, and two more."""
 
 
 def _expected(lane: Lane, sink_id: str) -> int:
-    """How many the next task will fill at least; 0: none, or unknown.
+    """Return the least number of buckets that the next task will fill; 0: none, or unknown.
 
     The fewest of the last two: a bucket too few is opened a little later, and one too many costs
     two LWTs.
@@ -315,7 +316,7 @@ class Ahead:
         portal.apart(self._pull)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """All batches in their order, in the caller's thread.
+        """Yield all batches in their order, in the caller's thread.
 
         Raises:
             Exception: What the input raised instead of its first batch.

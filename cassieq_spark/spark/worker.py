@@ -27,13 +27,13 @@ task has under way."""
 
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
-"""Of glibc's ``malloc.h``. A user may have set either by a variable of that name."""
+"""Parameters of glibc's ``malloc.h``. A user may have set either by a variable of that name."""
 
 _calls = 0
 
 
 def task_store(options: ConnectionOptions) -> Store:
-    """This worker's store; see `store.shared`. Code that runs in tasks calls it once in each."""
+    """Return this worker's store; see `store.shared`. Code in tasks calls it once in each."""
     found = store.shared(options)
     settle_in()
     return found

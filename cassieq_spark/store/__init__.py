@@ -1,4 +1,4 @@
-"""All code that talks to Cassandra is here: sessions, statements, tagged CAS, tables, chunks."""
+"""All code that talks to Cassandra: sessions, statements, tagged CAS, tables, chunks."""
 
 from __future__ import annotations
 

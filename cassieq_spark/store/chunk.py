@@ -112,7 +112,7 @@ def decode(payload: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One message of a chunk, as Python values.
+    """A message of a chunk, as Python values.
 
     Attributes:
         message_id: 16 bytes; None if its writer chose none.

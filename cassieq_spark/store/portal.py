@@ -155,7 +155,7 @@ _under_way: Final[set[asyncio.Task[Any]]] = set()
 """The tasks under way: a loop has only weak references to tasks."""
 
 _finishing: Final[set[asyncio.Task[Any]]] = set()
-"""Those of them that hand a result back."""
+"""The tasks among them that hand a result back."""
 
 
 def _submit(work: Coroutine[Any, Any, Any], caller: Caller) -> None:

@@ -12,7 +12,7 @@ from cassieq_spark.errors import UsageError
 
 
 class Home:
-    """This machine's clock in the process that opened a client; a `Clock`.
+    """The machine's clock in the process that opened a client; a `Clock`.
 
     All that a client does asks it for the time. So each use in another process fails at once.
     """

@@ -113,7 +113,7 @@ def error_of(answer: Answer, doubt: CassieqError | None) -> CassieqError:
 
 
 class Row:
-    """One row's writer, and the callers that wait for it.
+    """The writer of one row, and the callers that wait for it.
 
     Attributes:
         writer: Decides what is done next.

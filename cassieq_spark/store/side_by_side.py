@@ -92,7 +92,7 @@ class _Place:
 
 
 class SideBySide:
-    """One session's work for many keys at once, as tasks of its event loop."""
+    """The work of one session for many keys at once, as tasks of its event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._places = Places(WIDTH, clock)

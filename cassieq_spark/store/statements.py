@@ -43,14 +43,15 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement; ``{ks}`` stands for the keyspace."""
+    """A CQL statement; ``{ks}`` stands for the keyspace."""
 
     name: str
     cql: str
     kind: Kind
     reach: Reach = Reach.HOME
     rows_per_page: int | None = None
-    """None means the driver's 5,000; a statement whose rows may be a megabyte has fewer."""
+    """The rows that the driver reads at once; None: its 5,000. Statements whose rows may be a
+    megabyte have fewer."""
 
     @property
     def is_insert(self) -> bool:

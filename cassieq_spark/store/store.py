@@ -45,7 +45,7 @@ class LaneTables:
 
 
 class Store(Base):
-    """One session's tables: those of all queues, and by `lane` those of one lane."""
+    """The tables of a session: those of all queues, and by `lane` those of one lane."""
 
     def __init__(self, session: CqlSession) -> None:
         super().__init__(session)

@@ -16,7 +16,7 @@ from cassieq_spark.store.statements import Statement
 
 
 class Node(NamedTuple):
-    """One node of the cluster.
+    """A node of the cluster.
 
     Attributes:
         is_up: Whether it answers; None: nobody has tried yet.

@@ -64,7 +64,7 @@ class ManualClock:
             self._base.wait(seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """As `wait`, in an event loop."""
+        """Wait as `wait` does, in an event loop."""
         if self._base is None:
             self.advance(max(0.0, seconds))
         else:

@@ -29,7 +29,7 @@ from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.queue.message import Message
 
 MOST_TEXT: Final = 500
-"""How much of an error's text goes into an error or an event of ours."""
+"""The longest part of an error's text that goes into an error or an event of ours."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -97,7 +97,7 @@ MOST_TRACE: Final = 8_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said once when the function is found, and after each message.
+    """The message of a child to its worker: once when the function is found, then for each message.
 
     Attributes:
         failure: Why the function cannot be used, or what it has raised. None: it can be called, or

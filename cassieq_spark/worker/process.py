@@ -24,7 +24,7 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.worker.child import Answer
 
 MODULE: Final = "cassieq_spark.worker"
-"""What the child runs; with ``-m`` it finds modules of the current directory."""
+"""The module that the child runs; with ``-m`` it finds modules of the current directory."""
 
 LOOK_S: Final = 1.0
 """A death is noticed within this time even if something that the function has started keeps the

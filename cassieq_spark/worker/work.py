@@ -36,8 +36,8 @@ from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
 
 LOOK_S: Final = 1.0
-"""How long an idle slot waits for a message, before it looks after its process: as rarely an idle
-consumer looks."""
+"""The time that an idle slot waits for a message before it looks after its process: an idle
+consumer looks as rarely."""
 
 RENEWED_AT: Final = 3
 """A lease is renewed when this fraction of it is left."""
@@ -61,7 +61,7 @@ _logger = get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSettings:
-    """How a worker works.
+    """Settings of a worker.
 
     Attributes:
         function: As ``module:function``.
@@ -86,7 +86,7 @@ class WorkSettings:
 
 
 class _Pool:
-    """What the slots of a worker share.
+    """The state that the slots of a worker share.
 
     Attributes:
         changed: Set when a slot is ready, or cannot be.
@@ -125,7 +125,7 @@ class _Pool:
         self.slots = [_Slot(self, number) for number in range(1, settings.concurrency + 1)]
 
     def about(self, message: Message) -> dict[str, str]:
-        """What events about a message have in common."""
+        """Return the fields that all events about a message have."""
         return {"queue": self.queue.name, "message": message.message_id}
 
     def refuse(self, why: str) -> None:
@@ -188,7 +188,7 @@ class _Pool:
 
 
 class _State(Enum):
-    """What a slot does: its process begins, it waits for a message, or has one in hand."""
+    """The state of a slot: its process begins, it waits for a message, or it has one in hand."""
 
     BEGINS = auto()
     WAITS = auto()
@@ -196,7 +196,7 @@ class _State(Enum):
 
 
 class _Slot:
-    """One thread with one process, which is replaced when it dies."""
+    """A thread with one process, which is replaced when it dies."""
 
     def __init__(self, pool: _Pool, number: int) -> None:
         self._pool = pool

@@ -191,7 +191,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """This caller's `Turn` has come; nothing else is sent before `TurnOver`."""
+    """The caller's `Turn` has come; nothing else is sent before `TurnOver`."""
 
     ticket: int
 

@@ -139,7 +139,7 @@ def claim_together(row: Bucket | None, claims: list[Claim], moment: Moment) -> l
 
 
 class Ask(NamedTuple):
-    """One action on messages of a delivery; ``runs`` None means all that the lease holds."""
+    """An action on messages of a delivery; ``runs`` None means all that the lease holds."""
 
     lease_id: UUID
     action: Action

@@ -21,7 +21,7 @@ PATIENCE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One caller's intent.
+    """The intent of one caller.
 
     Attributes:
         ticket: Negative for the writer's own, which nobody waits for.

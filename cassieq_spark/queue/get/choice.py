@@ -24,7 +24,8 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store.tables.buckets import size_of
 
 BY_ID_EVERY: Final = 32
-"""One get in this number goes by id. If clients have met, it costs one refused claim each time."""
+"""The number of gets of which one goes by id. If clients have met, it costs one refused claim each
+time."""
 
 BY_ID_AFTER_S: Final = 30.0
 """A get goes by id this long after the last one in any case: slow consumers do not contend."""
@@ -40,7 +41,7 @@ def first_count(rng: Random) -> int:
 
 
 class Choice:
-    """One reader's memory for its choice of buckets [P28].
+    """The memory of a reader for its choice of buckets [P28].
 
     Attributes:
         is_by_id: Whether the current get takes fresh messages by id.

@@ -92,7 +92,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """One lease that is ours, with its bucket's row as last seen."""
+    """A lease of ours, with its bucket's row as last seen."""
 
     lane: Lane
     bucket: BucketNo
@@ -169,7 +169,7 @@ class Budget:
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """One round of a get in one lane: its limits, and what its claims and seals have come to.
+    """A round of a get in one lane: its limits, and what its claims and seals have come to.
 
     Messages that one bucket has granted are handed out, whatever happens to the claims of others
     (ADR 21).

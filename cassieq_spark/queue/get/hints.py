@@ -105,7 +105,7 @@ class TimePointer:
     async def carry_over(
         self, pointers: Pointers, hints: Hints, finished: Finished, *, now_us: int
     ) -> None:
-        """If the pointer is ahead of now, copy the hints below it to beyond it, once each.
+        """Copy hints from below a pointer that is ahead of now to beyond it, once each.
 
         The writers of those hints may not have seen how far the pointer is. When now has reached
         it, no client looks at them any more [T7].

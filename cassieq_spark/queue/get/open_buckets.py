@@ -35,7 +35,7 @@ the client may be dead (I10)."""
 
 
 class OpenBuckets:
-    """One reader's knowledge of the open buckets of its lane, and its seals."""
+    """The open buckets of a lane as a reader knows them, and its seals."""
 
     def __init__(
         self, lane: Lane, scanner: Scanner, choice: Choice, *, is_for_program: bool

@@ -45,7 +45,7 @@ _logger = get_logger("queue")
 
 
 class QueueReader:
-    """One consumer of a queue.
+    """A consumer of a queue.
 
     Attributes:
         holder: The owner of its leases, which may change between gets.
@@ -236,7 +236,7 @@ class QueueReader:
 
 
 class Rounds:
-    """One get over several lanes.
+    """A get over several lanes.
 
     Args:
         tiers: The lanes of each priority; those of scheduled messages come first.

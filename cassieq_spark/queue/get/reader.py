@@ -60,7 +60,7 @@ _logger = get_logger("queue")
 
 
 class Reader:
-    """One consumer of a lane.
+    """A consumer of a lane.
 
     Attributes:
         has_looked: Whether it has looked at the lane for a get: unseen messages are young.
@@ -338,7 +338,7 @@ class Reader:
 
 
 class Search:
-    """One get's way through one lane, round by round.
+    """The way of one get through one lane, round by round.
 
     It says "nothing is visible" of a lane only after a round in which nothing changed, in which all
     buckets answered, and in which nothing was passed over from memory (I10).

@@ -27,8 +27,8 @@ SEALS_PER_CALL: Final = 8
 """The maximum number of young buckets that one call seals [R10]."""
 
 SHORT_LINGER_S: Final = 0.05
-"""If others' buckets have messages, a reader waits for young buckets only if ``linger`` is no
-longer than this: it leaves no visible message for longer."""
+"""The longest ``linger`` for which a reader waits for young buckets although others' buckets have
+messages: it leaves no visible message for longer."""
 
 REMEMBERED_S: Final = 1.0
 """A block that is being written is jumped over this long without a look [P22]."""
@@ -40,7 +40,7 @@ _logger = get_logger("queue")
 
 
 class Peek:
-    """A question to open buckets, all at once: do they hold messages?
+    """A question to open buckets, all at once: whether they hold messages.
 
     None is waited for long (ADR 21).
 

@@ -43,13 +43,13 @@ COUNTED: Final = frozenset({OPEN, Status.SEALING.value, Status.SEALED.value})
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The content of a queue, in messages; the first four are disjoint.
+    """The content of a queue, in messages; the first five are disjoint.
 
     Attributes:
         visible: A get would deliver them now; messages of open buckets count too.
         in_flight: Under a lease.
         delayed: Not due yet, excluding `scheduled`.
-        scheduled: Put with a time much later, and not due yet. Disjoint from all others.
+        scheduled: Put with a time much later, and not due yet.
         dead: Out of deliveries, rejected or redriven, waiting for repair to move them.
         oldest_age: Seconds since the oldest unacked message was put; None if there is none.
         buckets: Bucket rows by status, from the repair pointer on; ``open`` = without a row.

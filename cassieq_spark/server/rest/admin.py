@@ -172,9 +172,9 @@ async def delete_key(call: Call) -> None:
 
 
 async def sign_token(call: Call) -> dict[str, Any]:
-    """Sign a bearer token by the key of this request.
+    """Sign a bearer token with the key of this request.
 
-    It never allows more than the key, and ends with it.
+    It never allows more than the key, and is refused when the key is.
     """
     _administered(call, by_key=True)
     body = call.body

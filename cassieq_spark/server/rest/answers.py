@@ -22,7 +22,7 @@ class QueueNames(BaseModel):
     """A page of queues."""
 
     queues: list[str]
-    next: str | None = Field(description="Send it as after to get the next page; null: no more.")
+    next: str | None = Field(description="The value of after for the next page; null: no more.")
 
 
 class Statistics(BaseModel):
@@ -41,7 +41,7 @@ class Statistics(BaseModel):
 
 
 class Purged(BaseModel):
-    """How many messages were dropped."""
+    """The number of messages that were dropped."""
 
     purged: int
 
@@ -51,12 +51,12 @@ class Put(BaseModel):
 
     message_id: str
     duplicate: bool | None = Field(
-        None, description="There if the dedup_key was put already: nothing was stored."
+        None, description="Present if the dedup_key was put already: nothing was stored."
     )
 
 
 class Problem(BaseModel):
-    """An error as RFC 9457 has it, with our code."""
+    """An error in the form of RFC 9457, with the code of this package."""
 
     type: str
     title: str
@@ -78,13 +78,13 @@ class PutResult(BaseModel):
 
 
 class PutResults(BaseModel):
-    """One result for each message, in their order."""
+    """The result for each message, in their order."""
 
     results: list[PutResult]
 
 
 class Message(BaseModel):
-    """One delivery of one message, or a look at it."""
+    """A message, as one delivery or one peek returns it."""
 
     message_id: str
     receipt: str | None
@@ -124,7 +124,7 @@ class LettersShown(BaseModel):
 
 
 class Settled(BaseModel):
-    """What became of one receipt."""
+    """The outcome for one receipt."""
 
     receipt: str
     verdict: Literal[
@@ -142,12 +142,12 @@ class Settled(BaseModel):
         "invalid: the problem says why."
     )
     problem: Problem | None = None
-    new_receipt: str | None = Field(None, description="Of an update: the old one is stale now.")
-    visible_until: str | None = Field(None, description="When the lease ends.")
+    new_receipt: str | None = Field(None, description="After an update: the old one is stale now.")
+    visible_until: str | None = Field(None, description="The time when the lease ends.")
 
 
 class Verdicts(BaseModel):
-    """One verdict for each receipt, in their order."""
+    """The verdict for each receipt, in their order."""
 
     results: list[Settled]
 
@@ -160,7 +160,7 @@ class NewReceipt(BaseModel):
 
 
 class Redriven(BaseModel):
-    """What a redrive did; each chosen message is in one count."""
+    """The counts of a redrive; each chosen message is in one of them."""
 
     queue: str
     moved: int
@@ -174,7 +174,7 @@ class Redriven(BaseModel):
 
 
 class Granted(BaseModel):
-    """Some rights on some queues."""
+    """Rights on queues."""
 
     rights: list[str]
     queues: list[str]
@@ -187,7 +187,7 @@ class Key(BaseModel):
     status: Literal["active", "disabled", "unfinished"]
     grants: list[Granted]
     created_at: str | None
-    used_at: str | None = Field(description="To within a minute; null: not in the last year.")
+    used_at: str | None = Field(description="The last use, to a minute; null: none for a year.")
 
 
 class Keys(BaseModel):
@@ -197,7 +197,7 @@ class Keys(BaseModel):
 
 
 class MadeKey(BaseModel):
-    """A new key. Its secret cannot be had again."""
+    """A new key. Its secret is not shown again."""
 
     access_key_id: str
     secret_access_key: str

@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Call(door.Call):
-    """One request.
+    """A request.
 
     Attributes:
         query: An instance of the operation's query.
@@ -101,7 +101,7 @@ VERDICTS: Final[dict[str, type[errors.CassieqError]]] = {
     AckResult.STALE: errors.ReceiptExpired,
     AckResult.UNKNOWN: errors.StoreTimeout,
 }
-"""What a verdict without a problem means: the error that is the answer to one receipt."""
+"""The meaning of a verdict without a problem: the error that is the answer to one receipt."""
 
 
 class FieldInvalid(errors.UsageError):

@@ -159,7 +159,7 @@ _PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
         "schema": {"type": "string", "pattern": f"^{KEY_ID.pattern}$"},
     },
     "receipt": {
-        "description": "What a lease of the message has returned.",
+        "description": "The receipt that a lease of the message has returned.",
         "schema": {"type": "string", "minLength": 1},
     },
 }

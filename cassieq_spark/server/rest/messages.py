@@ -67,7 +67,7 @@ async def put(call: Call) -> Answer:
 async def put_many(call: Call) -> dict[str, Any]:
     """Put many messages.
 
-    Not all or nothing: each has its own result.
+    Each message has its own result: some may be stored, and others not.
     """
     given: list[models.PutMessage] = call.body.messages
     messages = [_outgoing(one, one.body, one.headers) for one in given]
@@ -176,7 +176,7 @@ def shown(message: Message) -> dict[str, Any]:
 
 
 def _result(put: PutResult) -> dict[str, Any]:
-    """What became of a message; a key that it does not have is not spoken of."""
+    """Return the result of a put, with ``duplicate`` only if it is true."""
     found: dict[str, Any] = {"message_id": put.message_id}
     return {**found, "duplicate": True} if put.duplicate else found
 
@@ -239,7 +239,7 @@ def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
 
 
 def _name(text: str) -> str:
-    """As a name of HTTP, whose case does not count."""
+    """Return the text as a name of an HTTP header, whose case does not count."""
     return "".join(chr(one) if one in _IN_NAMES else f"%{one:02x}" for one in text.encode())
 
 
@@ -402,7 +402,7 @@ async def _settled(
 
 
 def _told(call: Call, verdicts: Sequence[str | errors.CassieqError]) -> dict[str, Any]:
-    """What became of the receipts of a call: a verdict for each, or why there is none."""
+    """Return the result for each receipt of a call: its verdict, or why there is none."""
     results = [
         _refused(receipt, one)
         if isinstance(one, errors.CassieqError)

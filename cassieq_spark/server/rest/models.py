@@ -77,8 +77,8 @@ Group = Annotated[
     Field(
         min_length=1,
         max_length=groups.MOST_CHARACTERS,
-        description="Whose message it is, such as a customer. It is given back, and changes "
-        "neither order nor delivery.",
+        description="Whom the message belongs to, such as a customer. The consumer gets it "
+        "back. It changes neither order nor delivery.",
         json_schema_extra={"pattern": f"^{groups.PATTERN}$"},
     ),
 ]
@@ -148,7 +148,7 @@ def sent_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 class Page(Strict):
-    """Which queues are listed."""
+    """The queues to list."""
 
     prefix: str = Field("", description="Only queues whose names begin with this.")
     after: str = Field("", description="Begin after this name: the member next of the last page.")
@@ -156,7 +156,7 @@ class Page(Strict):
 
 
 class Deletion(Strict):
-    """When a queue is not deleted."""
+    """The conditions under which a queue is not deleted."""
 
     if_empty: bool = Field(False, description="Delete it only if it holds no message.")
     if_unused: bool = Field(False, description="Delete it only if no message is in flight.")
@@ -166,17 +166,17 @@ class Deletion(Strict):
 
 
 class PutOne(Strict):
-    """What goes with a body."""
+    """The settings of a message that go with its body."""
 
     delay: Delay = Field(0.0, description="Seconds during which nobody gets the message.")
     due_at: Moment | None = Field(
         None,
-        description="In its place, the time before which nobody gets it, with a time zone.",
+        description="Instead of delay: the time before which nobody gets it, with a time zone.",
     )
     ttl: Ttl | None = Field(
-        None, description="Seconds from when it is due until it expires. Default: it never does."
+        None, description="Seconds from when it is due until it expires. Default: for ever."
     )
-    priority: Priority = Field(0, description="A higher one is handed out first.")
+    priority: Priority = Field(0, description="Messages of a higher one go out first.")
     key: Key | None = None
     tag: Tag | None = None
     group: Group | None = None
@@ -185,7 +185,7 @@ class PutOne(Strict):
 
 
 class Next(Strict):
-    """Which messages are leased, and for how long."""
+    """The messages to lease, and for how long."""
 
     max_messages: Together = Field(1, description="The most messages.")
     wait: Wait | None = Field(
@@ -199,13 +199,13 @@ class Next(Strict):
 
 
 class Peek(Strict):
-    """How many messages are shown."""
+    """The number of messages to show."""
 
     max_messages: Together = Field(10, description="The most messages.")
 
 
 class Update(Strict):
-    """What becomes of the lease."""
+    """The change to the lease."""
 
     visibility_timeout: Seconds | None = Field(
         None, description="Seconds from now on; 0 gives the message back. Default: unchanged."
@@ -213,7 +213,7 @@ class Update(Strict):
 
 
 class Letters(Strict):
-    """Which messages are shown."""
+    """The dead letters to show."""
 
     where: list[str] = Field(
         [],
@@ -229,7 +229,7 @@ class Letters(Strict):
 
 
 class NewQueue(Strict):
-    """Settings and labels of a queue; what is left out has its default."""
+    """Settings and labels of a queue; a setting that is left out has its default."""
 
     settings: Settings = Field({}, description="Times are seconds.")
     labels: Texts = Field({}, description="Texts that are kept with the queue.")
@@ -249,10 +249,10 @@ class QueueChange(Strict):
 class PutMessage(PutOne):
     """A message to put."""
 
-    encoding: Encoding = Field("text", description="How body is written.")
+    encoding: Encoding = Field("text", description="The encoding of body.")
     body: BodyText
     headers: Annotated[Texts, AfterValidator(sent_headers)] = Field(
-        {}, description="Names that begin with cassieq- are the queue's own, and refused."
+        {}, description="Names that begin with cassieq- are reserved, and refused."
     )
 
     @field_validator("body", mode="plain")
@@ -267,7 +267,7 @@ class PutMessage(PutOne):
 
 
 class PutMany(Strict):
-    """Messages to put. Those that have times, priority, key and tag in common go together."""
+    """Messages to put. Those with the same times, priority, key and tag are stored together."""
 
     messages: Annotated[list[PutMessage], FailFast()] = Field(
         min_length=1, max_length=MOST_IN_BATCH
@@ -301,7 +301,7 @@ class Reject(Ack):
 
     reason: str = Field(
         "rejected",
-        description="Goes to the dead-letter queue with them.",
+        description="The reason, which the dead letters carry.",
         min_length=1,
         max_length=200,
     )
@@ -330,7 +330,7 @@ class UpdateMany(Strict):
 
 
 class Granted(Strict):
-    """Some rights on some queues."""
+    """Rights on queues."""
 
     rights: list[RightName] = Field(min_length=1, max_length=rules.MOST_PATTERNS)
     queues: list[Pattern] = Field(
@@ -347,12 +347,12 @@ class Granted(Strict):
 
 
 class Grants(Strict):
-    """What a key or a token allows. Default: everything."""
+    """The rights that a key or a token gives. Default: all rights on all queues."""
 
     grants: list[Granted] | None = Field(None, min_length=1, max_length=rules.MOST_GRANTS)
 
     def as_grants(self) -> tuple[rules.Grant, ...]:
-        """As keys and tokens have them."""
+        """Return the grants as keys and tokens have them."""
         if self.grants is None:
             return rules.EVERYTHING
         return tuple(rules.parse_grant(one.rights, one.queues) for one in self.grants)
@@ -372,17 +372,17 @@ class NewToken(Grants):
 
 
 class Redrive(Strict):
-    """Which messages are sent, and where to."""
+    """The messages to send, and where to."""
 
     to: str | None = Field(
         None,
         description="The target. Default: the queue that each message died in, if this is a "
         "dead-letter queue.",
     )
-    where: list[str] = Field([], description="As for the listing of dead letters.")
+    where: list[str] = Field([], description="The conditions, as for the listing of dead letters.")
     before: str | None = None
     after: str | None = None
     max_messages: Many | None = Field(
         None, description="The most messages; the lowest ids go first."
     )
-    dry_run: bool = Field(False, description="Change nothing, and count.")
+    dry_run: bool = Field(False, description="Only count; change nothing.")

@@ -55,7 +55,7 @@ DEFAULT_RETENTION_S: Final = 345_600
 
 DEFAULT_REUSE_S: Final = 300
 LONGEST_KEY_ID: Final = 2_048
-"""Of ``KmsMasterKeyId``, as KMS has it."""
+"""The longest ``KmsMasterKeyId`` that KMS allows."""
 
 WITHOUT_EFFECT: Final = (REUSE, KMS, "Policy", SSE)
 """Attributes that are kept as labels and given back, and change nothing: Terraform and others set
@@ -83,7 +83,7 @@ _logger = get_logger("server")
 
 
 def number(queue: AsyncQueue, name: str) -> int:
-    """One of `NUMBERS` of a queue."""
+    """Return a queue's value of one of `NUMBERS`."""
     try:
         return _whole(name, queue.labels.get(LABEL + name, ""))
     except SqsError:

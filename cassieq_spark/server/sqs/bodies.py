@@ -44,7 +44,7 @@ LONGEST_NUMBER: Final = 512
 """Written out, none within the range below needs as many characters."""
 SMALLEST: Final = Decimal("1e-128")
 LARGEST: Final = Decimal("1e126")
-"""As the developer guide of SQS has it, under "Message attribute data types"."""
+"""The limits of numbers in the developer guide of SQS, under "Message attribute data types"."""
 
 
 def body_of(text: str) -> bytes:
@@ -242,12 +242,12 @@ KNOWN: Final = frozenset({
     "DeadLetterQueueSourceArn", "MessageDeduplicationId", "MessageGroupId", "SenderId",
     "SentTimestamp", "SequenceNumber",
 })  # fmt: skip
-"""What may be asked for, as botocore's model has it. Names of queue attributes are ignored: older
-models listed those in their place, so SDKs offer them to this day."""
+"""The names that may be asked for, by botocore's model. Names of queue attributes are ignored:
+older models listed those in their place, so SDKs offer them to this day."""
 
 
 class Asked(NamedTuple):
-    """Which attributes a request asks for: those of the system by name, and those of senders."""
+    """The attributes that a request asks for: those of the system by name, and those of senders."""
 
     system: set[str]
     attributes: Wanted
@@ -275,7 +275,7 @@ def wanted_of(call: Call) -> Asked:
 
 
 def shown(call: Call, message: Message, wanted: Asked, now_ms: int) -> dict[str, Any]:
-    """One message of the answer."""
+    """Return a message as the answer has it."""
     text, is_base64 = text_of(message.body)
     found: dict[str, Any] = {
         "MessageId": message.message_id,

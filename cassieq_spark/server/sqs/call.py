@@ -34,14 +34,14 @@ _DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class SqsOperation(door.Operation):
-    """One action of SQS: each needs a right."""
+    """An action of SQS: each needs a right."""
 
     right: Right
 
 
 @dataclass(slots=True, kw_only=True)
 class Call(door.Call):
-    """One call.
+    """A call of an SQS action.
 
     Attributes:
         beside: Runs what goes on after the answer.

@@ -139,7 +139,7 @@ async def change_visibility(call: Call, entries: Entries) -> Answers:
 async def _end_if_zero(
     call: Call, queue: AsyncQueue, messages: Iterable[Message], visibility_s: int | None
 ) -> None:
-    """With a visibility timeout of 0, let anybody get the messages from now on.
+    """Let anybody get the messages from now on if the visibility timeout is 0.
 
     Until somebody does, their receipts delete them, as with SQS.
     """

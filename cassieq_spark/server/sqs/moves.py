@@ -39,15 +39,15 @@ CANCELLED: Final = "sqs.move.cancelled"
 
 MOST_LISTED: Final = 10
 MOST_A_SECOND: Final = 500
-"""As AWS documents them."""
+"""The limits that AWS documents."""
 
 STEP: Final = 10_000
 """The most messages of one step: so often a task without a rate looks whether it is cancelled."""
 
 SILENT_MS: Final = 60_000
-"""How long after a step the note of a task is good: it says until when. Then the task has failed
-for everybody, and another one may be started. If its gateway is only slow, it sees that itself
-after the step, and ends. No message is moved twice, whatever the two do."""
+"""The time after a step for which the note of a task is good: it says until when. Then the task has
+failed for everybody, and another one may be started. If its gateway is only slow, it sees that
+itself after the step, and ends. No message is moved twice, whatever the two do."""
 
 UNTIL: Final = "GoodUntilTimestamp"
 
@@ -65,7 +65,7 @@ _SHOWN: Final[dict[str, type]] = {
     "FailureReason": str,
     "StartedTimestamp": int,
 }
-"""What is shown of a note, and of which type it is."""
+"""The fields of a note that are shown, and their types."""
 
 _logger = get_logger("server")
 

@@ -198,7 +198,7 @@ class JsonProtocol:
         self._body = body
 
     def parameters(self, wanted: Parameters) -> dict[str, Any]:  # noqa: ARG002 - a form needs them
-        """What the request gives.
+        """Return the parameters of the request.
 
         Raises:
             SqsError: It is not a JSON object.
@@ -236,7 +236,7 @@ class QueryProtocol:
         self._fields = fields
 
     def parameters(self, wanted: Parameters) -> dict[str, Any]:
-        """What the form gives, in the form of the JSON protocol.
+        """Return the parameters of the form, in the form of the JSON protocol.
 
         Raises:
             SqsError: A number is not a number.

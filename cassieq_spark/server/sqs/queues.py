@@ -20,7 +20,7 @@ MOST_RESULTS: Final = 1_000
 MOST_TAGS: Final = 50
 LONGEST_TAG_KEY: Final = 128
 LONGEST_TAG: Final = 256
-"""As AWS documents them, in characters."""
+"""The limits that AWS documents, in characters."""
 RESERVED_TAGS: Final = "aws:"
 
 PURGED: Final = "sqs.purged"
@@ -238,7 +238,7 @@ def _no_dead_letter_queue() -> SqsError:
 
 
 def _page(call: Call, names: Iterable[str], key: str) -> dict[str, Any]:
-    """One page of queue URLs. The token is the last name of the page before, without account."""
+    """Return a page of queue URLs. The token is the last name of the page before, unqualified."""
     size: int | None = call.get("MaxResults")
     if size is not None and not 1 <= size <= MOST_RESULTS:
         raise wrong("MaxResults", f"Must be between 1 and {MOST_RESULTS}.", size)

@@ -19,11 +19,11 @@ from cassieq_spark.store.call import acting
 T = TypeVar("T")
 
 REMEMBERED_S: Final = 10.0
-"""How old figures may be. To count a queue costs a read for each of its buckets."""
+"""The greatest age of a figure. To count a queue costs a read for each of its buckets."""
 
 AT_ONCE: Final = 4
-"""How many queues are counted at once, in turn for each account: the other places are for those
-who send and receive."""
+"""The number of queues that are counted at once, in turn for each account: the other places are for
+those who send and receive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

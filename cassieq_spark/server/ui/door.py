@@ -26,7 +26,7 @@ from cassieq_spark.server.ui.session import Cookies
 LONGEST_FORM: Final = 65_536
 _FORM: Final = "application/x-www-form-urlencoded"
 _NOBODY: Final = Principal(account="", key_id="", grants=())
-"""Whoever is not logged in."""
+"""The principal of a visitor who is not logged in."""
 
 
 _FILES: Final = tuple(Page("file", None, pages.file, "GET", f"/{name}") for name in pages.FILES)
@@ -115,12 +115,12 @@ class UiDoor(Door):
 
 
 async def to_home(_: Request) -> Response:
-    """Where `/ui` leads."""
+    """Redirect from `/ui` to the home page."""
     return RedirectResponse(HOME, status_code=303)
 
 
 async def _given(page: Page, request: Request, cookies: Cookies) -> Any:
-    """What the query or the form says.
+    """Return the parameters of the query or of the form.
 
     Raises:
         Refusal: The form is not from a page of ours.

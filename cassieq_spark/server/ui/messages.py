@@ -44,7 +44,7 @@ _SPOT: Final = re.compile(
 
 
 class Peek(Strict):
-    """Which messages are shown, and how.
+    """The messages to show, and how.
 
     Attributes:
         show: What bodies are shown as.
@@ -94,7 +94,7 @@ def _spot(of: Message | Spot) -> str:
 
 
 class Filter(Strict):
-    """Which letters; empty: any.
+    """The dead letters that are meant; empty: all.
 
     Attributes:
         died_before, died_after: Times in ISO 8601, UTC if they name no zone.
@@ -109,12 +109,12 @@ class Filter(Strict):
 
     @property
     def given(self) -> dict[str, str]:
-        """What was said."""
+        """The conditions that were given, by field."""
         texts = {name: getattr(self, name) for name in Filter.model_fields}
         return {name: text for name, text in texts.items() if text}
 
     def condition(self, principal: Principal) -> Callable[[Message], bool]:
-        """It as a function.
+        """Return the filter as a function.
 
         Raises:
             OptionInvalid: A time is malformed.
@@ -127,7 +127,7 @@ class Filter(Strict):
 
 
 class Letters(Filter):
-    """Which letters are shown, and how.
+    """The dead letters to show, and how.
 
     Attributes:
         after: The spot of the last message that the page before has looked at.
@@ -138,7 +138,7 @@ class Letters(Filter):
 
 
 class RedriveForm(Filter, Form):
-    """Which letters are redriven.
+    """The dead letters to redrive.
 
     Attributes:
         spot: Those that were chosen.

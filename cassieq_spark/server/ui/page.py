@@ -58,7 +58,7 @@ class GoTo:
 
 @dataclass(slots=True, kw_only=True)
 class Visit(door.Call):
-    """One request.
+    """A request for a page.
 
     Attributes:
         counts, repairs, rates: The figures that the pages show.
@@ -105,7 +105,7 @@ HEADERS: Final = {
 
 FILES: Final = {"style.css": "text/css", "icon.svg": "image/svg+xml"}
 NONE: Final = "\N{EN DASH}"
-"""What is shown in place of a value that is not there."""
+"""The text that is shown in place of a missing value."""
 
 _FOLDER: Final = "templates"
 _MINUTE_S: Final = 60
@@ -174,7 +174,7 @@ def html(template: str, values: dict[str, Any], status: int) -> Response:
 
 @cache
 def content_of(name: str) -> bytes:
-    """One of `FILES`."""
+    """Return the content of one of `FILES`."""
     return (files(__package__) / _FOLDER / name).read_bytes()
 
 
@@ -185,6 +185,6 @@ def version_of(name: str) -> str:
 
 
 async def file(name: str) -> Response:
-    """One of `FILES`, which a browser may keep."""
+    """Answer with one of `FILES`, which a browser may keep."""
     kept = {**HEADERS, "Cache-Control": "public, max-age=86400"}
     return Response(content_of(name), media_type=FILES[name], headers=kept)

@@ -76,14 +76,14 @@ _BY_STATUS: Final = {
 
 
 class Listing(Strict):
-    """Which queues are shown."""
+    """The queues to show."""
 
     prefix: str = ""
     after: str = ""
 
 
 class Look(Strict):
-    """What was done before."""
+    """The result of the action before, which the page shows."""
 
     purged: Annotated[int | None, Field(ge=0)] = None
 
@@ -119,7 +119,7 @@ async def overview(visit: Visit) -> Shown:
 
 @dataclass(slots=True, kw_only=True)
 class Holder:
-    """Whoever holds leases.
+    """A holder of leases.
 
     Attributes:
         run: The run of a Spark query; None for others.
@@ -136,7 +136,7 @@ class Holder:
 
 
 async def show(visit: Visit) -> Shown:
-    """What a queue is, and what is in it."""
+    """Show a queue's settings, and what is in it."""
 
     async def looking() -> QueueLook:
         return await look(await visit.lane(), most_lanes=LANES, most_buckets=BUCKETS)
@@ -177,7 +177,7 @@ def cells_of(lane: LaneLook) -> list[tuple[int, State, BucketFacts | None]]:
 
 
 def state_of(facts: BucketFacts | None) -> State:
-    """What a bucket is shown as; the first that fits."""
+    """Return the state that a bucket is shown in; the first that fits."""
     if facts is None:
         return AWAY
     if facts.status != "sealed":
@@ -190,7 +190,7 @@ def state_of(facts: BucketFacts | None) -> State:
 
 
 async def _letters(visit: Visit, target: str | None) -> int | None:
-    """How many messages a dead-letter queue holds: a dead message is no longer in its own queue.
+    """Count the messages of a dead-letter queue: a dead message is no longer in its own queue.
 
     None: there is no such queue, it was not counted, or the visitor may not see it.
     """
@@ -201,7 +201,7 @@ async def _letters(visit: Visit, target: str | None) -> int | None:
 
 
 def holders_of(leases: list[LeaseFacts]) -> list[Holder]:
-    """Who holds leases, by name."""
+    """Return the holders of leases, by name."""
     found: dict[tuple[str, str | None], Holder] = {}
     for one in leases:
         holder = found.setdefault(
@@ -239,7 +239,7 @@ async def delete(visit: Visit) -> Shown | GoTo:
 
 
 async def ask(visit: Visit, what: str, *, problem: str = "") -> Shown:
-    """How many messages would be lost."""
+    """Ask for consent, and show how many messages would be lost."""
     stats = await visit.backend.on_queue(visit.queue, lambda queue: queue.stats())
     return visit.shown(
         "destroy.html",

@@ -27,7 +27,7 @@ from cassieq_spark.server.settings import is_loopback
 from cassieq_spark.server.ui.page import HOME, LOGIN, Form, GoTo, Shown, Visit
 
 SESSION_S: Final = 8 * 3_600
-"""How long a login lasts."""
+"""The length of a login."""
 
 BEFORE_S: Final = 300
 """A session begins so much earlier: gateways' clocks differ a little."""
@@ -35,7 +35,7 @@ BEFORE_S: Final = 300
 GRANTS: Final = (
     Grant(rights=frozenset({Right.READ, Right.INFO, Right.DELETE, Right.REDRIVE}), patterns=("*",)),
 )
-"""What a session may do at most: what the pages do. Its cookie is a token, and may be stolen."""
+"""The most that a session may do: what the pages do. Its cookie is a token, and may be stolen."""
 
 LONGEST: Final = 200
 WRONG: Final = "The access key id or the secret is wrong, or the key was disabled."
@@ -59,7 +59,7 @@ class Cookies:
 
     @property
     def csrf(self) -> str:
-        """What the forms of this visitor have."""
+        """The text that every form of this visitor carries."""
         secret = (self.session or self._forms).encode("utf-8", "surrogateescape")
         return hmac.digest(secret, _PURPOSE, "sha256").hex()
 
@@ -106,7 +106,7 @@ class Cookies:
 
 
 class Login(Strict):
-    """Where to go afterwards, and whether a session has ended."""
+    """The page to go to after the login, and whether a session has ended."""
 
     next: str = ""
     ended: bool = False

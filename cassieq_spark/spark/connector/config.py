@@ -14,8 +14,8 @@ CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
 `CassandraSparkExtensions` do not load there (NoSuchMethodError): never set them."""
 
 BATCH_BYTES: Final = ("spark.sql.execution.arrow.maxBytesPerBatch", "8m")
-"""How much Spark hands to a Python worker at once. By default it is 64 MB: with large bodies a
-worker then holds some 300 MB: the batch before, this one, and its way in (measured, 4.3.0)."""
+"""The bytes that Spark hands to a Python worker at once. By default it is 64 MB: with large bodies
+a worker then holds some 300 MB: the batch before, this one, and its way in (measured, 4.3.0)."""
 
 UNIX_SOCKETS: Final = ("spark.python.unix.domain.socket.enabled", "true")
 """By TCP, its default, Spark feeds a Python task in two steps, and the second waits for the first

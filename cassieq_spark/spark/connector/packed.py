@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-"""One row for each part of a chunk; ``due`` is on the first part only. Each partition begins with a
+"""A row for each part of a chunk; ``due`` is on the first part only. Each partition begins with a
 head row that is no chunk, number `NO_CHUNK`: it names the attempt even where no chunk does."""
 
 NO_CHUNK: Final = -1
@@ -97,7 +97,7 @@ class _Rows:
         self._add(0, b"", 0, None)  # the head
 
     def of_lane(self, lane: int) -> ChunkTaker:
-        """What takes the chunks of one lane: they are placed into buckets later, and whole."""
+        """Return the taker of one lane's chunks: they are placed into buckets later, and whole."""
         return ChunkTaker(
             capacity=lambda: self._bucket_size,
             add=partial(self._add, lane),

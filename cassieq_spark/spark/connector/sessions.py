@@ -25,10 +25,11 @@ from cassieq_spark.spark.sink import JOB_GROUP
 CONNECTOR_OBJECT: Final = "com.datastax.spark.connector.cql.CassandraConnector$"
 
 LOOKS_EVERY_S: Final = 30.0
-"""How often the watch looks while a write has no Spark job."""
+"""The time between two looks of the watch while a write has no Spark job."""
 
 AGREEMENT_S: Final = 10.0
-"""How long the driver waits for nodes to agree on a schema; the connector does not change it."""
+"""The time that the driver waits for nodes to agree on a schema; the connector does not change
+it."""
 
 POLL_S: Final = 0.1
 

@@ -59,7 +59,8 @@ _PLAN: Final = pa.schema(
         ("first", pa.int32()),
     ]
 )
-"""Where each chunk goes, one row each; the driver broadcasts it. A partition's head has none."""
+"""A row for each chunk that says where it goes; the driver broadcasts it. A partition's head has
+none."""
 
 NOWHERE: Final = -1
 

@@ -1,1 +1,1 @@
-"""These jobs run on Spark: settle a DataFrame, redrive, repair."""
+"""Jobs that run on Spark: settle a DataFrame, redrive, repair."""

@@ -34,8 +34,8 @@ from cassieq_spark.store import portal, store
 Work: TypeAlias = tuple[Place, Runs]
 
 BUCKETS_PER_TASK: Final = 8
-"""How many buckets one task gets. A bucket costs at least one transaction, about eight LWTs; a task
-costs Spark about as much.
+"""The number of buckets of one task. A bucket costs at least one transaction, about eight LWTs; a
+task costs Spark about as much.
 """
 
 

@@ -23,10 +23,11 @@ from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store, opened
 
 Share: TypeAlias = tuple[LaneSpec, list[BucketNo]]
-"""Some buckets of one lane, for one task; pickled into it."""
+"""The buckets of one lane for one task; pickled into it."""
 
 BUCKETS_PER_SHARE: Final = 256
-"""How many buckets one share has: they cost about as much as the start of a task costs Spark."""
+"""The number of buckets of one share: they cost about as much as the start of a task costs
+Spark."""
 
 FEW_SHARES: Final = 4
 """Up to this many shares, the driver is faster alone."""

@@ -52,7 +52,7 @@ from cassieq_spark.store import portal, store
 Work: TypeAlias = tuple[Place, Mapping[UUID, Mapping[str, Runs]]]
 
 BUCKETS_PER_TASK: Final = 64
-"""How many buckets one task gets. Each further task costs Spark 10 to 50 ms; it settles as many
+"""The number of buckets of one task. Each further task costs Spark 10 to 50 ms; it settles as many
 buckets in that time.
 """
 
@@ -63,7 +63,7 @@ VERDICTS: Final = (ACK, RELEASE, REJECT)
 """The allowed values of the verdict column, besides null."""
 
 _HEAD: Final = papers.RAW_BYTES - 12
-"""How many bytes all receipts of one delivery share."""
+"""The number of bytes that all receipts of one delivery share."""
 
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 """From base64url to base64."""

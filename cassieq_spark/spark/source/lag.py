@@ -23,7 +23,7 @@ from cassieq_spark.store.store import Store
 
 REPORT_VERSION: Final = 1
 FIRST_COUNT_S: Final = 0.5
-"""How long the first report waits for its counts: a short query has no other report."""
+"""The time that the first report waits for its counts: a short query has no other report."""
 
 COUNTS: Final = ("lag", "in_flight", "delayed", "dead", "oldest_age_s", "counted_at")
 
@@ -31,7 +31,7 @@ _logger = get_logger("spark")
 
 
 class _Count(NamedTuple):
-    """What was counted in one queue.
+    """The count of one queue.
 
     Attributes:
         was_quiet: Nothing was happening in it, so that the count stays true until something does.

@@ -1,4 +1,4 @@
-"""One queue of a streaming query: claim, replay and ack what the query has of it.
+"""The part of one queue in a streaming query: claim, replay and ack what the query has of it.
 
 See docs/design/source.md.
 
@@ -51,7 +51,7 @@ class Limits:
 
 
 class OneQueue:
-    """What one run of a query does with one queue. Used in the engine's event loop only.
+    """The work of one run of a query on one queue. Used in the engine's event loop only.
 
     Attributes:
         lane: The first lane of the queue.
@@ -105,7 +105,7 @@ class OneQueue:
         return await self.reader.may_find(at_least=self._at_least)
 
     async def count(self, enough: int) -> int | None:
-        """About how many messages a claim would find, counted up to ``enough``.
+        """Estimate how many messages a claim would find, counted up to ``enough``.
 
         None: it has found none, but a part did not answer.
         """
@@ -146,7 +146,7 @@ class OneQueue:
             event(_logger, "look_ahead_failed", queue=self.name, error=str(error))
 
     def took(self, claimed: list[Claimed]) -> None:
-        """These are the queue's part of the batch: their rows serve its ack."""
+        """Note the queue's part of the batch: its rows serve the ack."""
         self._rows = {one.place: one.row for one in claimed}
 
     def is_all_claimed(self, leases: tuple[LeasedRuns, ...]) -> bool:
@@ -306,7 +306,7 @@ class OneQueue:
 
 
 def messages(claimed: list[Claimed]) -> int:
-    """How many messages were claimed."""
+    """Return the number of messages that were claimed."""
     return sum(one.lease.runs.count for one in claimed)
 
 

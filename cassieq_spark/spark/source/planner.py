@@ -42,18 +42,18 @@ AT_ONCE: Final = 16
 offset: after each wave it is seen whether that is enough for one batch."""
 
 LOOK_S: Final = 2.0
-"""How long a claim waits for each statement, as long as other queues may have messages."""
+"""The time that a claim waits for each statement, as long as other queues may have messages."""
 
 _PLANS_KEPT: Final = 2
 
 Plan: TypeAlias = list[tuple[Lane, list[Planned]]]
-"""What a batch holds of each queue, by its first lane."""
+"""The part of a batch from each queue, by the queue's first lane."""
 
 _logger = get_logger("spark")
 
 
 class Planner:
-    """One run of one streaming query. Spark calls it from one thread; the engine does the work.
+    """A run of a streaming query. Spark calls it from one thread; the engine does the work.
 
     Attributes:
         run: Fresh with each start of the query. Leases carry it, so that a copy of this checkpoint
@@ -193,7 +193,7 @@ class Planner:
 
     @blocking
     async def report(self) -> dict[str, Any]:
-        """How far the query is behind; see `Lag.report`."""
+        """Return the query's lag; see `Lag.report`."""
         return await self._lag.report()
 
     @blocking
@@ -300,7 +300,7 @@ def _key(offset: dict[str, Any]) -> str:
 
 
 class _Part(NamedTuple):
-    """What one queue may add to the batch in one turn."""
+    """The limits of one queue's addition to the batch in one turn."""
 
     queue: OneQueue
     limits: Limits
@@ -336,7 +336,7 @@ class _Claiming:
         return [*later, *awake[: len(awake) - len(later)]]
 
     async def count(self, awake: list[OneQueue], enough: int) -> int | None:
-        """About how many messages a claim from these would find, counted up to ``enough``.
+        """Estimate how many messages a claim from these would find, counted up to ``enough``.
 
         What does not answer holds up no other (I10).
 
@@ -436,7 +436,7 @@ class _Claiming:
 
 
 def _shares(waiting: list[OneQueue], whole: Budget, limits: Limits) -> list[_Part]:
-    """What each of the next queues may add: an even part of the room there is."""
+    """Divide the budget that is left into even limits, one for each of the next queues."""
     left, size = whole.messages, whole.size_bytes
     each_bytes = None if size is None else max(1, int(size / len(waiting)))
     parts = []

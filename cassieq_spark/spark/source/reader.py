@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from cassieq_spark.spark.source.planner import Planner
 
 FILE: Final = "cassieq-loads"
-"""In the folder of a Spark application. Each load locks a byte of it, and writes nothing."""
+"""The file, in the folder of a Spark application, of which each load locks a byte. It writes
+nothing."""
 
 BYTES: Final = 1 << 62
 
 LOOKS_EVERY_S: Final = 0.01
-"""How late a source may learn that it is alone. What it waits for is the lock, and its end is
-`STARTS_WITHIN_S`; nothing else depends on this value."""
+"""The time after which a source may learn that it is alone. It waits for the lock, and the wait
+ends after `STARTS_WITHIN_S`; nothing else depends on this value."""
 
 STARTS_WITHIN_S: Final = 10.0
 """After this, two sources that might be of two queries are taken for two of one query."""
@@ -91,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return planner.latest(start, planner.limits(limit))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """How far this query is behind, for its progress; see `Lag.report`."""
+        """Return this query's lag, for its progress; see `Lag.report`."""
         return self._plan().report()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -120,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan().ack(end)
 
     def stop(self) -> None:
-        """Called when the process ends in an orderly way; leases run out by themselves."""
+        """Close the planner; leases run out by themselves. Spark calls this at an orderly end."""
         if self._planner is not None:
             self._planner.close()
 

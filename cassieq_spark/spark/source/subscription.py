@@ -1,4 +1,4 @@
-"""Which queues a streaming query reads: found by name or by pattern, lost when they are deleted.
+"""The queues that a streaming query reads: found by name or pattern, lost when they are deleted.
 
 Open this to see what a query does when a queue appears, is deleted, or is re-created.
 """
@@ -24,10 +24,10 @@ from cassieq_spark.store.tables.queues import QueueRow, QueueStatus
 T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 30.0
-"""How often a query looks for queues that have come or gone."""
+"""The time between two looks of a query for queues that have come or gone."""
 
 TOLD: Final = 1_000
-"""Of how many queues it is remembered that their end was told. Then all are forgotten: offsets of
+"""The number of queues whose end was told that are remembered. Then all are forgotten: offsets of
 long ago, which named them, do not come back."""
 
 GO_ON: Final = "set failOnDataLoss to false to go on"

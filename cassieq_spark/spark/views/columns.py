@@ -56,7 +56,7 @@ _FILTERED: Final[dict[type[DataType], type[str | int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a view of facts.
+    """A column of a view of facts.
 
     Attributes:
         of: Computes its value from (name of the queue, facts): times are µs, maps are dicts.
@@ -69,7 +69,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One view.
+    """A view: its columns, and the filters that it applies itself.
 
     Attributes:
         schema: Its columns, as a load without a schema has them.

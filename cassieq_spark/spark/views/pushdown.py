@@ -141,7 +141,7 @@ def intersect(left: tuple[range, ...], right: tuple[range, ...]) -> tuple[range,
 
 
 def _values(condition: Condition) -> list[Any]:
-    """What it compares with: in SQL a null in a list lets no further row through."""
+    """Return the values that a condition compares with, without nulls in a list."""
     if isinstance(condition, In):
         return [value for value in condition.value if value is not None]
     return [condition.value] if isinstance(condition, Compared) else []

@@ -233,7 +233,7 @@ class BucketsPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class QueuesPartition(InputPartition):
-    """One of ``shares`` parts of the queues of a keyspace. Pickled by Spark."""
+    """A part of the queues of a keyspace, one of ``shares``. Pickled by Spark."""
 
     queues: QueueSelection
     share: int
@@ -287,7 +287,7 @@ def _row_of(where: Store, queue: QueueName) -> QueueRow:
 
 
 async def _facts_of(view: str, where: Store, row: QueueRow) -> Sequence[object]:
-    """What a view of many queues shows of one of them."""
+    """Return the rows of one queue in a view of many queues."""
     if view == "queues":
         return [await facts.queue_facts(where, row)]
     lane = lane_of(where, row)

@@ -1,1 +1,1 @@
-"""Each module is one table or two: reads, writes, and the mapping of rows to the model."""
+"""The tables, one or two in each module: reads, writes, and the mapping of rows to the model."""

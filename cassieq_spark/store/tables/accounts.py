@@ -25,7 +25,7 @@ class AccountStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRow:
-    """One account.
+    """An account, as its row has it.
 
     Attributes:
         account_id: A later account of the same name has another id: keys do not outlive their
@@ -43,7 +43,7 @@ class AccountRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRow:
-    """One key; ``sealed_secret`` is encrypted under the master key."""
+    """A key of an account; ``sealed_secret`` is encrypted under the master key."""
 
     key_id: str
     account: str

@@ -46,7 +46,7 @@ _PARTITION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRow:
-    """One stored chunk, all its parts together.
+    """A stored chunk, all its parts together.
 
     Attributes:
         first: The offset of its first message in the bucket.

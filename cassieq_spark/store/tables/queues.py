@@ -27,7 +27,7 @@ class QueueStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """One queue.
+    """A queue, as its row has it.
 
     Attributes:
         lanes: Its sequences of ids. There is one at first, but no code below may rely on that.
