@@ -31,7 +31,7 @@ class AsyncConsumer(OfOneProcess):
 
     @property
     def stale(self) -> int:
-        """The number of acks that changed nothing, because their receipts had expired."""
+        """The number of acks that changed nothing: they came too late, or named no real message."""
         return self._begun.acks.stale
 
     @documented(Consumer.get)

@@ -55,7 +55,7 @@ def record_holder(descriptor: int, holder: Holder) -> None:
 
 
 def holder_of(directory: Path) -> Holder | None:
-    """The JVM that uses the directory now; None when there is none.
+    """Return the JVM that uses the directory now; None if no JVM does.
 
     Raises:
         EmbeddedFailed: Somebody has held the lock for a while without recording a JVM.

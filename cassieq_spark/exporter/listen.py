@@ -128,7 +128,7 @@ def listening(
         host_names: Names by which Prometheus asks, besides addresses and localhost.
 
     Raises:
-        OptionInvalid: Nobody can listen there, or a name is none.
+        OptionInvalid: Nobody can listen there, or a name is not a host name.
     """
     server, thread = start(registry, host, port, host_names)
     shown = f"[{host}]" if ":" in host else host
@@ -146,7 +146,7 @@ def start(
     """Serve from now on, in a thread, until the server is told to end.
 
     Raises:
-        OptionInvalid: Nobody can listen there, or a name is none.
+        OptionInvalid: Nobody can listen there, or a name is not a host name.
     """
     try:
         server = MetricsServer(registry, host, port, host_names)

@@ -112,7 +112,7 @@ class Chooser:
 
 
 def others_until_us(row: Bucket, now_us: int) -> int:
-    """Return until when a bucket is its last claimer's, if nobody changes the row; 0: nobody's."""
+    """Return until when a bucket belongs to its last claimer, if the row stays; 0: to no client."""
     lately_us = row.changed_us
     if row.leases:
         # Leases of older releases have no time.

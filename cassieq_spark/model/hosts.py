@@ -67,7 +67,7 @@ def network_of(address: str) -> str:
 
 
 def address_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address without its zone; of IPv4 if it is one; None: it is none."""
+    """Return a text as an address without its zone, as IPv4 if possible; None: it is not one."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

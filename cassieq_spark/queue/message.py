@@ -25,7 +25,7 @@ from cassieq_spark.store.caller import off_loop
 
 _SHOWN_BYTES = 32
 _BYTES_OF_A_CHUNK = 4_096
-"""To decode a chunk takes about as long as to copy so many bytes, however small it is."""
+"""The bytes that can be copied in the time that decoding a chunk takes, however small it is."""
 
 
 @frozen

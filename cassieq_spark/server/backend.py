@@ -1,4 +1,4 @@
-"""`Backend` awaits calls of the client: so many at once, and accounts have their turns.
+"""`Backend` awaits a limited number of client calls at once, and accounts have their turns.
 
 It connects when Cassandra answers, so a gateway may start first. It keeps a handle for each queue.
 
@@ -202,7 +202,7 @@ class Backend:
         """Prepare.
 
         Args:
-            calls: How many may be under way at once; a get that waits is none.
+            calls: The most calls under way at once; a get that waits does not count.
         """
         self._open_client = open_client
         self.turns = Turns(calls)

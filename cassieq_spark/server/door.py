@@ -333,7 +333,7 @@ class Addresses(Generic[A]):
 
         Args:
             asked: What the door has; no two have the same path and method.
-            nothing: What a client is told who asks for another path.
+            nothing: The answer to a client that asks for another path.
         """
         self._nothing = nothing
         by_path: dict[str, dict[str, A]] = {}

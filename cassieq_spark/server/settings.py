@@ -100,7 +100,7 @@ class GatewaySettings:
 
         Raises:
             UsageError: Everybody on the network could use the queues without a login.
-            OptionInvalid: A TLS file is missing, a name is none, or no body would find room.
+            OptionInvalid: A TLS file is missing, a name is not a host name, or no body fits.
         """
         if not (self.is_loopback or self.checks_accounts or self.is_insecure):
             raise UsageError(

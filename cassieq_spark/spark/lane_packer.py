@@ -40,7 +40,7 @@ from cassieq_spark.store import portal
 ONLY_LANE: Final = 0
 
 MOST_OPEN: Final = 64
-"""A task keeps so many due lanes open at once: each has a bucket that is being written."""
+"""The most due lanes that a task keeps open at once: each has a bucket that is being written."""
 
 LATER_BYTES: Final = 64 * 1024 * 1024
 """The bytes of rows for due lanes that are kept in memory, to write them lane by lane."""

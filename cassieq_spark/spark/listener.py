@@ -58,11 +58,11 @@ _logger = get_logger("spark")
 class CassieqListener(StreamingQueryListener):
     """Watch all queries that read a queue: ``spark.streams.addListener(CassieqListener())``.
 
-    Each progress is logged as event ``query_progress``: messages behind, age of the oldest, in
-    flight, redelivered, acked. With connection options the listener also acks the last batch of a
-    query that has ended, if Spark has committed it: Spark tells a source only with the next batch
-    (4.2, 4.3). Without them, those messages stay leased until the query is started again, or until
-    their lease ends and others get them a second time.
+    Each progress is logged as event ``query_progress``: the lag, the age of the oldest message, and
+    the messages in flight, redelivered and acked. With connection options the listener also acks
+    the last batch of a query that has ended, if Spark has committed it: Spark tells a source only
+    with the next batch (4.2, 4.3). Without them, those messages stay leased until the query is
+    started again, or until their lease ends and others get them a second time.
 
     Args:
         connection: ``contact_points`` and so on, as for `cassieq_spark.connect`; ``CASSIEQ_*``
@@ -136,7 +136,7 @@ class CassieqListener(StreamingQueryListener):
 
         Raises:
             UsageError: Package prometheus_client is missing, or nobody can listen there.
-            OptionInvalid: A name is none.
+            OptionInvalid: A name is not a host name.
         """
         registry = self._registry()
         from cassieq_spark.exporter.listen import start  # noqa: PLC0415 - as above

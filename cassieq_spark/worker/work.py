@@ -46,7 +46,8 @@ RETRY_S: Final = 1.0
 """The pause after a renewal that failed."""
 
 LONG: Final = 10
-"""A function that has run for so many visibility timeouts is told, and again when that doubles."""
+"""The visibility timeouts after which a running function is reported, and again each time that
+their number has doubled."""
 
 RESTART_S: Final = 1.0
 """The pause after a process that could not be used; it doubles with each further one."""
@@ -221,7 +222,7 @@ class _Slot:
                 self._process.end()
 
     def _begin(self) -> Process | None:
-        """A process that has found the function; None: there is none, or the worker stops."""
+        """Return a process that has found the function; None: none has, or the worker stops."""
         pool, name = self._pool, self._pool.settings.function
         self.state = _State.BEGINS
         try:
@@ -348,7 +349,7 @@ class _Slot:
 
 
 class _Lease:
-    """The lease of one message, renewed for as long as its function runs, which is told if long.
+    """The lease of one message, renewed while its function runs; a long run is reported.
 
     The function may hang, and its message is kept from others.
     """

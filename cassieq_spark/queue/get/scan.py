@@ -435,7 +435,7 @@ class Scanner:
         return silent, times
 
     async def _has_enough_open(self, scan: Scan, silent: Mapping[BucketNo, bool]) -> bool:
-        """Whether so many open buckets hold messages that a get need not see those behind them.
+        """Whether enough open buckets hold messages: a get need not see those behind them.
 
         They are as many as it seals, and all may be sealed within `SHORT_LINGER_S`.
         """
@@ -502,7 +502,7 @@ class Scanner:
     def _left_to_others(self, scan: Scan) -> list[BucketNo]:
         """Return the buckets that are read only if this look finds too little in all others.
 
-        Each is another client's still, as it was read last. What comes back there has a hint.
+        Each still belongs to another client, as last read. What comes back there has a hint.
         """
         chooser, known = self._chooser, self._others_until
         now_us = self._lane.clock.now_us()

@@ -184,8 +184,8 @@ ALLOWED: Final = "allowed:"
 
 VALUES: Final = 10_000
 BYTES_EACH: Final = 64
-"""A body of JSON may have so many values, and one more for each so many bytes. To parse and check
-one takes up to two microseconds, in which nobody else is served."""
+"""A body of JSON may have `VALUES` values, and one more for each `BYTES_EACH` bytes. To parse and
+check one takes up to two microseconds, in which nobody else is served."""
 
 _WHOLE: Final = re.compile(rf"-?[0-9]{{1,{MOST_DIGITS}}}")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,19})?")

@@ -187,7 +187,7 @@ def check_known(names: Iterable[str]) -> None:
     """Return if a queue has all these attributes.
 
     Raises:
-        SqsError: One is none of a queue's.
+        SqsError: One of them is not an attribute of queues.
     """
     if unknown := sorted(set(names) - {*READABLE, *UNSET, "All"}):
         raise _unknown(unknown[0])

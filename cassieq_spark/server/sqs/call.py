@@ -330,7 +330,7 @@ def empty_batch(action: str) -> SqsError:
 
 
 def translated(error: Exception) -> SqsError | None:  # noqa: PLR0911 - a table
-    """The SQS error for an error of the client; None: it is none that a request can have."""
+    """Return the SQS error for an error of the client; None: no request can have that error."""
     match error:
         case SqsError():
             return error

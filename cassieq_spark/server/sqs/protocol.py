@@ -293,7 +293,7 @@ def _bytes(root: Xml.Element) -> bytes:
 
 
 def few(entries: list[T]) -> list[T]:
-    """The entries of a batch, if it may have so many: no more are looked at.
+    """Return the entries of a batch that has an allowed number of them: no more are looked at.
 
     Raises:
         SqsError: There are too many.

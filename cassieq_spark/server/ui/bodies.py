@@ -16,7 +16,7 @@ MOST_HEX: Final = 2_048
 """The most bytes of a body that a page shows as hex."""
 
 WIDTH: Final = 8
-"""Bytes in a line of hex: a telephone has room for so many."""
+"""The bytes of a line of hex, which fits on the screen of a telephone."""
 
 MOST_DEPTH: Final = 100
 
