@@ -211,9 +211,10 @@ class OpenBuckets:
         # An open bucket keeps its messages: whoever takes them seals it first.
         filled = [bucket for bucket in scan.open if bucket in filled_at]
         for bucket, has_any in has_messages.items():
-            self._looked_at[bucket] = seen_at
             if is_old[bucket] and not has_any:
-                ripe.append(bucket)
+                ripe.append(bucket)  # not noted: a call that leaves it open must see it again (I9)
+            else:
+                self._looked_at[bucket] = seen_at
         if only_gaps:
             filled.clear()  # who needs their messages seals them, and claims by the same CAS
         oldest_allowed = max(linger, YOUNG_PER_OPEN_S * len(filled) if has_found else 0.0)
