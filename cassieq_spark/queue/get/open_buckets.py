@@ -93,9 +93,9 @@ class OpenBuckets:
         if nothing_else and young_for_s is not None and waits:
             # Nothing else is visible: a get waits for young messages rather than say "none".
             await self._lane.clock.sleep(young_for_s)
-            young_for_s = None
             self._looked_at.clear()
-            ripe, _ = await self.ripe(scan, has_found=False)
+            # A timer may end a moment early: what is still young is waited for again (I10).
+            ripe, young_for_s = await self.ripe(scan, has_found=False)
         left = [
             bucket
             for bucket in (*scan.half_sealed, *ripe)
