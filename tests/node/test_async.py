@@ -515,8 +515,7 @@ def test_a_first_use_in_a_coroutine_imports_only_what_is_light_in_the_event_loop
     assert 0 == done.returncode, done.stderr
 
     names = [name.split(".") for name in json.loads(done.stdout)]
-    # Module copy of the standard library looks for Jython's org.
-    others = {name[0] for name in names} - sys.stdlib_module_names - {"org"}
+    others = {name[0] for name in names} - sys.stdlib_module_names
     rooms = {name[1] for name in names if name[0] == "cassieq_spark" and len(name) > 1}
     assert {"cassieq_spark"} == others
     assert {"connecting", "errors", "interpreter", "model", "options"} >= rooms
