@@ -25,6 +25,7 @@ from cassieq_spark.queue.find import QueueInfo as QueueInfo
 from cassieq_spark.queue.handle import Queue as Queue
 from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
 from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour
+from cassieq_spark.queue.message import Delivery as Delivery
 from cassieq_spark.queue.message import Message as Message
 from cassieq_spark.queue.put.results import PutResult as PutResult
 from cassieq_spark.queue.settle.batches import Settled as Settled

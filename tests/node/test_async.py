@@ -320,7 +320,7 @@ def test_a_consumers_get_that_is_cancelled_keeps_no_message_and_close_gives_back
                 task.cancel()
             ended = await asyncio.gather(*getting, return_exceptions=True)
             for one in ended:
-                if isinstance(one, cassieq.Message):
+                if isinstance(one, cassieq.Delivery):
                     taken += 1
                     await consumer.ack(one)
         assert await consumer.get() is None  # it is closed
