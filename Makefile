@@ -217,8 +217,9 @@ lint: $(INSTALLED)  ## ruff: rules and format
 	@$(VENV)/bin/ruff format --check $(SOURCES)
 
 .PHONY: types
-types: $(INSTALLED)  ## mypy --strict
+types: $(INSTALLED)  ## mypy --strict, and pyright on a program that uses the public API
 	@$(VENV)/bin/mypy $(TYPED)
+	@$(VENV)/bin/pyright --pythonpath $(PYTHON)
 
 .PHONY: imports
 imports: $(INSTALLED)  ## Which layer may import which

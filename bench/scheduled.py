@@ -78,7 +78,7 @@ class Queue:
     def round(self, messages: int, into: Side) -> None:
         """Put messages one by one, get and ack them, wait at what is empty then, and repair."""
         self._timed("put", into, lambda: [self.queue.put(BODY) for _ in range(messages)])
-        got: list[cassieq.Message] = []
+        got: list[cassieq.Delivery] = []
 
         def drain() -> None:
             while found := self.queue.get(100):

@@ -1,89 +1,62 @@
-"""cassieq_spark is a work queue on Apache Cassandra, read by Spark. This is its public API."""
+"""A work queue on Apache Cassandra, for Python programs and for Apache Spark.
+
+Each message goes to one worker, comes back if that worker dies, and is gone when it is acked:
+
+    import cassieq_spark as cassieq
+
+    with cassieq.connect("127.0.0.1:9042", keyspace="cassieq") as client:
+        client.bootstrap()                      # once: creates the tables
+        queue = client.create_queue("orders")   # or opens the one that is there
+        queue.put(b"one order")
+        for message in queue.get(10, wait=5):   # leased: nobody else gets them for a while
+            print(message.body)
+            queue.ack(message)
+
+Where each part is:
+
+    connect, connect_async      open a `Client`, or an `AsyncClient` with the same calls for asyncio
+    Client                      makes, finds and deletes queues; repair, dead letters
+    Queue                       put, get, ack, extend, release, reject, peek, stats
+    Consumer                    iterates over messages, with prefetch and grouped acks
+    Delivery, Message           what a get returns, and what a look shows
+    QueueSettings, QueueStats, RepairReport, ...    what calls return
+    CassieqError and others     what they raise; each has a `code`, and says what to do
+    register, settle, ...       for Spark: ``spark.readStream.format("cassieq")``
+
+``cassieq --help`` shows the commands, which do the same from a shell.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # a type checker exports what is imported as itself
-    from cassieq_spark.aio.client import AsyncClient as AsyncClient
-    from cassieq_spark.aio.consumer import AsyncConsumer as AsyncConsumer
-    from cassieq_spark.aio.queue import AsyncQueue as AsyncQueue
-    from cassieq_spark.client import Client as Client
-    from cassieq_spark.connecting import connect as connect
-    from cassieq_spark.connecting import connect_async as connect_async
-    from cassieq_spark.errors import CassieqError as CassieqError
-    from cassieq_spark.errors import PutAmbiguous as PutAmbiguous
-    from cassieq_spark.errors import QueueDeleted as QueueDeleted
-    from cassieq_spark.errors import QueueExists as QueueExists
-    from cassieq_spark.errors import QueueNotFound as QueueNotFound
-    from cassieq_spark.errors import ReceiptExpired as ReceiptExpired
-    from cassieq_spark.errors import ReceiptInvalid as ReceiptInvalid
-    from cassieq_spark.errors import StoreError as StoreError
-    from cassieq_spark.errors import StreamError as StreamError
-    from cassieq_spark.errors import UsageError as UsageError
-    from cassieq_spark.options import QueueSettings as QueueSettings
-    from cassieq_spark.queue.consumer import Consumer as Consumer
-    from cassieq_spark.queue.find import QueueInfo as QueueInfo
-    from cassieq_spark.queue.handle import Queue as Queue
-    from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
-    from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour
-    from cassieq_spark.queue.message import Message as Message
-    from cassieq_spark.queue.put.results import PutResult as PutResult
-    from cassieq_spark.queue.settle.batches import Settled as Settled
-    from cassieq_spark.queue.settle.settle import AckResult as AckResult
-    from cassieq_spark.repair.report import Progress as Progress
-    from cassieq_spark.repair.report import Redriven as Redriven
-    from cassieq_spark.repair.report import RepairReport as RepairReport
-    from cassieq_spark.repair.report import VerifyReport as VerifyReport
-    from cassieq_spark.spark.connector.config import spark_config as spark_config
-    from cassieq_spark.spark.connector.writer import foreach_batch as foreach_batch
-    from cassieq_spark.spark.data_source import register as register
-    from cassieq_spark.spark.jobs.settle_frame import settle as settle
-    from cassieq_spark.spark.listener import CassieqListener as CassieqListener
 
 __version__: str
 
-_HOMES = {
-    "aio.client": ("AsyncClient",),
-    "aio.consumer": ("AsyncConsumer",),
-    "aio.queue": ("AsyncQueue",),
-    "client": ("Client",),
-    "connecting": ("connect", "connect_async"),
-    "errors": (
-        "CassieqError",
-        "PutAmbiguous",
-        "QueueDeleted",
-        "QueueExists",
-        "QueueNotFound",
-        "ReceiptExpired",
-        "ReceiptInvalid",
-        "StoreError",
-        "StreamError",
-        "UsageError",
-    ),
-    "options": ("QueueSettings",),
-    "queue.consumer": ("Consumer",),
-    "queue.find": ("QueueInfo",),
-    "queue.handle": ("Queue",),
-    "queue.inspect.stats": ("QueueStats", "ScheduledHour"),
-    "queue.message": ("Message",),
-    "queue.put.results": ("PutResult",),
-    "queue.settle.batches": ("Settled",),
-    "queue.settle.settle": ("AckResult",),
-    "repair.report": ("Progress", "Redriven", "RepairReport", "VerifyReport"),
-    "spark.connector.config": ("spark_config",),
-    "spark.connector.writer": ("foreach_batch",),
-    "spark.data_source": ("register",),
-    "spark.jobs.settle_frame": ("settle",),
-    "spark.listener": ("CassieqListener",),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+if TYPE_CHECKING:
+    from cassieq_spark.api import *  # noqa: F403 - the table of names
+else:  # a type checker would take any name for one of these
 
-__all__ = list(_HOME_OF)
+    def _homes() -> dict[str, str]:
+        """Return the module of each public name.
 
+        The table's code runs with an ``import`` that takes notes, and imports nothing.
+        """
+        homes: dict[str, str] = {}
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of these
+        def note(home: str, _globals: Any, _locals: Any, names: tuple[str, ...], *_: int) -> Any:
+            homes.update(dict.fromkeys(names, home))
+            return SimpleNamespace(**dict.fromkeys(names))
+
+        table = find_spec(f"{__name__}.api")
+        exec(table.loader.get_code(table.name), {"__builtins__": {"__import__": note}})  # noqa: S102 - our own
+        return homes
+
+    _HOMES = _homes()
+
+    __all__ = list(_HOMES)
 
     def __getattr__(name: str) -> Any:
         """Import a name on first use: a process pays only for what it uses (PEP 562).
@@ -91,16 +64,17 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of these
         Spark's Python workers import this package with every task's first module, and a program
         that only puts has no PySpark at all.
         """
-        if name in _HOME_OF:
-            found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-            globals()[name] = found
-            return found
-        if name == "__version__":
-            globals()[name] = found = import_module(f"{__name__}.version").find()
-            return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _HOMES:
+            found = getattr(import_module(_HOMES[name]), name)
+        elif name == "__version__":
+            found = import_module(f"{__name__}.version").find()
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
-
-def __dir__() -> list[str]:
-    """The public names, and none that only this module uses."""
-    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})
+    def __dir__() -> list[str]:
+        """The public names, and none that only this module uses."""
+        return sorted(
+            {*__all__, "__version__", *(name for name in globals() if name.startswith("__"))}
+        )

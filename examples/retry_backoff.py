@@ -13,7 +13,7 @@ class BankIsAway(Exception):
     """The bank does not answer: try again later."""
 
 
-def charge(message: cassieq.Message) -> None:
+def charge(message: cassieq.Delivery) -> None:
     """Charge one payment. An error gives it back, with a delay that doubles each time."""
     payment = message.body.decode()
     if payment == "broken":

@@ -11,7 +11,7 @@ from cassieq_spark.doors import documented
 from cassieq_spark.errors import UsageError
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.consumer import Ahead, Consumer, ConsumerContext
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.store import portal
 from cassieq_spark.store.process import OfOneProcess
 
@@ -35,14 +35,14 @@ class AsyncConsumer(OfOneProcess):
         return self._begun.acks.stale
 
     @documented(Consumer.get)
-    async def get(self, wait: float | timedelta | None = None) -> Message | None:
+    async def get(self, wait: float | timedelta | None = None) -> Delivery | None:
         return await self._get(None if wait is None else arguments.wait_s(wait))
 
     def __aiter__(self) -> Self:
         """Yield messages until none came for ``idle_timeout``, or the consumer was closed."""
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Delivery:
         """Return the next message."""
         message = await self._get(self._idle_timeout_s)
         if message is None:
@@ -50,7 +50,7 @@ class AsyncConsumer(OfOneProcess):
         return message
 
     @documented(Consumer.ack)
-    async def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
+    async def ack(self, messages: Delivery | str | Iterable[Delivery | str]) -> None:
         self._begun.acks.add(self._ways.receipts(messages))  # does not block
 
     @documented(Consumer.flush)
@@ -100,7 +100,7 @@ class AsyncConsumer(OfOneProcess):
         self._ahead.home.check()
         return self._ahead
 
-    async def _get(self, wait_s: float | None) -> Message | None:
+    async def _get(self, wait_s: float | None) -> Delivery | None:
         ahead = self._begun
         # Without this, a task whose messages are all here at once would hold up the other tasks of
         # its event loop.

@@ -23,7 +23,7 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.settle.settle import AckResult
 
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p99_9": 999}
@@ -251,7 +251,7 @@ class _Consumer:
                 if was_empty:
                     load.forgive()
                 was_empty = False
-                self.held += [one.receipt for one in found if one.receipt is not None]
+                self.held += [one.receipt for one in found]
                 if interrupt:
                     return
                 last_s = self._take(found, since_s)
@@ -261,7 +261,7 @@ class _Consumer:
             if idle_s is not None and clock.monotonic() - last_s >= idle_s:
                 return
 
-    def _take(self, found: list[Message], since_s: float) -> float:
+    def _take(self, found: list[Delivery], since_s: float) -> float:
         load = self.load
         if self.acks:
             verdicts = self.queue.ack_each(self.held)
@@ -272,9 +272,8 @@ class _Consumer:
             self.held = [one for one, verdict in pairs if verdict is AckResult.UNKNOWN]
         load.more["redelivered"] += sum(one.delivery_count > 1 for one in found)
         for one in found:
-            if one.visible_until is not None:
-                until_claim = one.visible_until - one.enqueued_at
-                load.age_s.append(max(0.0, until_claim.total_seconds() - self.visibility_s))
+            until_claim = one.visible_until - one.enqueued_at
+            load.age_s.append(max(0.0, until_claim.total_seconds() - self.visibility_s))
         load.add(len(found), sum(len(one.body) for one in found), since_s)
         return load.ended_s
 

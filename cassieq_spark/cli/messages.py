@@ -29,7 +29,7 @@ from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.letters import as_object
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import AckResult
 
@@ -236,7 +236,7 @@ def ack(
         raise typer.Exit(FAILED)
 
 
-def get_unless(interrupt: Interrupt, clock: Clock, wait_s: float, look: Any) -> list[Message]:
+def get_unless(interrupt: Interrupt, clock: Clock, wait_s: float, look: Any) -> list[Delivery]:
     """Return what ``look`` (a get that waits so many seconds) brings first, within the wait.
 
     It is not one long get: a signal would have to wait for its end, or interrupt it.
@@ -244,12 +244,12 @@ def get_unless(interrupt: Interrupt, clock: Clock, wait_s: float, look: Any) -> 
     deadline_s = clock.monotonic() + wait_s
     while True:
         left_s = max(0.0, deadline_s - clock.monotonic())
-        found: list[Message] = look(min(left_s, LOOK_S))
+        found: list[Delivery] = look(min(left_s, LOOK_S))
         if found or interrupt or left_s <= LOOK_S:
             return found
 
 
-def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
+def give_back(queue: Queue, messages: Sequence[Delivery | str]) -> None:
     """Release what is held and will not be acked; if that fails, the leases run out."""
     if messages:
         with suppress(CassieqError):
@@ -258,7 +258,10 @@ def give_back(queue: Queue, messages: Sequence[Message | str]) -> None:
 
 def _print_messages(messages: Sequence[Message], out: Out) -> None:
     """Print of each the receipt, or without one the message id, and the body."""
-    texts = (f"{one.receipt or one.message_id}\t{show_body(one)}" for one in messages)
+    texts = (
+        f"{one.receipt if isinstance(one, Delivery) else one.message_id}\t{show_body(one)}"
+        for one in messages
+    )
     out.lines(map(as_object, messages), texts)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Self, TypedDict, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from cassieq_spark.errors import (
     OptionInvalid,
@@ -144,7 +144,7 @@ class QueueSettings:
     dedup_window_s: float | None = _time(MIN_WINDOW_S, MAX_WINDOW_S, example=3_600)
 
     @classmethod
-    def parse(cls, **settings: Any) -> Self:
+    def parse(cls, **settings: Unpack[QueueArguments]) -> Self:
         """Parse what a user gives; times are seconds or timedelta, None means the default.
 
         Raises:
@@ -164,7 +164,7 @@ class QueueSettings:
         """The length of a period of the schedule."""
         return int(self.schedule_period_s * 1e6)
 
-    def altered(self, changes: Mapping[str, Any]) -> Self:
+    def altered(self, changes: Mapping[str, object]) -> Self:
         """Return a copy with some settings changed; None resets one to its default.
 
         Raises:
@@ -174,7 +174,7 @@ class QueueSettings:
         changed = {one.field: found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
         return replace(self, **changed)
 
-    def by_option(self) -> dict[str, Any]:
+    def by_option(self) -> dict[str, object]:
         """Return each setting by the name that `create_queue` knows it by; times are seconds."""
         return {one.name: getattr(self, one.field) for one in _of(Scope.QUEUE)}
 
@@ -208,7 +208,7 @@ class QueueSettings:
             )
         return cls(**found)
 
-    def differences(self, other: QueueSettings) -> list[tuple[str, Any, Any]]:
+    def differences(self, other: QueueSettings) -> list[tuple[str, object, object]]:
         """List (setting, here, there) for each setting that differs."""
         return [
             (option.name, here, there)

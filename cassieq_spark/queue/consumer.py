@@ -24,7 +24,7 @@ from cassieq_spark.model.settlement import Extend, Release
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf, doors
@@ -52,7 +52,7 @@ class Consumer(OfOneProcess):
         """The number of acks that changed nothing: they came too late, or named no real message."""
         return self._ahead.acks.stale
 
-    def get(self, wait: float | timedelta | None = None) -> Message | None:
+    def get(self, wait: float | timedelta | None = None) -> Delivery | None:
         """Return the next message.
 
         Args:
@@ -68,12 +68,12 @@ class Consumer(OfOneProcess):
         """
         return self._get(None if wait is None else arguments.wait_s(wait))
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Delivery]:
         """Yield messages until none came for ``idle_timeout``, or the consumer was closed."""
         while (message := self._get(self._idle_timeout_s)) is not None:
             yield message
 
-    def ack(self, messages: Message | str | Iterable[Message | str]) -> None:
+    def ack(self, messages: Delivery | str | Iterable[Delivery | str]) -> None:
         """Mark messages as done. Returns at once; acks are stored within a tenth of a second.
 
         The messages come again if this process dies before that, or if their lease had ended.
@@ -132,7 +132,7 @@ class Consumer(OfOneProcess):
     def __repr__(self) -> str:
         return f"Consumer({self._ways.queue!r})"
 
-    def _get(self, wait_s: float | None) -> Message | None:
+    def _get(self, wait_s: float | None) -> Delivery | None:
         if not self._is_started:
             raise UsageError(
                 "a consumer works only inside its block. Write: with queue.consumer() as "
@@ -171,7 +171,7 @@ class ConsumerContext:
 
     queue: str
     lane: Callable[[], Coroutine[Any, Any, Lane]]
-    receipts: Callable[[Message | str | Iterable[Message | str]], list[Receipt]]
+    receipts: Callable[[Delivery | str | Iterable[Delivery | str]], list[Receipt]]
     wanted: Callable[[Lane], GetRequest]
     getter: Getter
 
@@ -314,7 +314,7 @@ class Ahead:
         wanted = replace(self._wanted, at_most=self.shelf.begin_look())
         lane, getter = await self._ways.lane(), self._ways.getter
         found = await tracing.received(lane.queue, getter.look(lane, wanted))
-        ends_us = [us_of(one.visible_until) if one.visible_until else 0 for one in found]
+        ends_us = [us_of(one.visible_until) for one in found]
         held = list(map(Held, found, self._ways.receipts(found), ends_us))
         now = self._clock.monotonic()
         self._pace.note(now, has_found=bool(found), lanes=getter.lanes)

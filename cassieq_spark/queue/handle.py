@@ -27,7 +27,7 @@ from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message, updated
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.put.together import Together, Where
 from cassieq_spark.queue.settle import settle
@@ -37,7 +37,7 @@ from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
 
-Held = Message | str
+Held = Delivery | str
 
 
 QUEUES: Final = 1_000
@@ -193,7 +193,7 @@ class Queue(OfOneProcess):
         wait: Seconds = 0,
         consumer: str | None = None,
         min_priority: int = 0,
-    ) -> list[Message]:
+    ) -> list[Delivery]:
         """Lease messages: no other consumer gets them before the visibility timeout is over.
 
         It costs one LWT per bucket, whatever the number: get and ack hundreds together if you can.
@@ -226,7 +226,7 @@ class Queue(OfOneProcess):
         A list costs one LWT per bucket. It is harmless to ack the same message again.
 
         Args:
-            messages: A `Message`, its receipt, or a list of either.
+            messages: A `Delivery`, its receipt, or a list of either.
 
         Raises:
             ReceiptInvalid: An entry is not a receipt of this queue; nothing was acked.
@@ -335,20 +335,20 @@ class Queue(OfOneProcess):
     @tracing.settles("update")
     async def update(
         self,
-        message: Message,
+        message: Delivery,
         *,
         body: bytes | None = None,
         visibility_timeout: Seconds | None = None,
-    ) -> Message:
+    ) -> Delivery:
         """Give a leased message another body, another timeout, or both.
 
-        Delivery and count stay the same. The old receipt becomes stale, and the returned message
+        Delivery and count stay the same. The old receipt becomes stale, and the returned delivery
         has the new one.
 
         Args:
             body: Default: unchanged.
             visibility_timeout: Counted from now. Default: unchanged. 0 gives the message back, and
-                the returned message has no receipt.
+                the returned delivery has ended, as after `release`.
 
         Raises:
             BodyInvalid, OptionInvalid, ReceiptInvalid: Nothing was changed.
@@ -359,9 +359,10 @@ class Queue(OfOneProcess):
             None if visibility_timeout is None else arguments.extension_us(visibility_timeout)
         )
         new_body = None if body is None else arguments.body(body)
-        if not isinstance(message, Message):
+        if not isinstance(message, Delivery):
             raise ReceiptInvalid(
-                f"update takes a Message, as get and update return it, not {type(message).__name__}"
+                "update takes a Delivery, as get and update return it, not "
+                f"{type(message).__name__}"
             )
         (receipt,) = self._receipts(message)
         lane = await self._current()
@@ -374,7 +375,7 @@ class Queue(OfOneProcess):
         )
         if duration_us == 0:
             self._work.waiting.look_soon()
-        return message.updated(receipt, new_body, lease)
+        return updated(message, new_body, lease, lane.clock.now_us())
 
     def consumer(
         self,
@@ -466,7 +467,7 @@ class Queue(OfOneProcess):
         await admin.delete(lane.store, lane.queue, lane.lane_id, **only)
         self._works.forget(lane.lane_id)
 
-    async def _lapse(self, messages: Iterable[Message]) -> None:
+    async def _lapse(self, messages: Iterable[Delivery]) -> None:
         """End leases, but let their receipts ack until another consumer gets the messages.
 
         For the gateway; runs in the event loop.
@@ -525,7 +526,7 @@ class Queue(OfOneProcess):
                 raise
         return self._lane
 
-    async def _hand_back(self, messages: list[Message]) -> None:
+    async def _hand_back(self, messages: list[Delivery]) -> None:
         await give_back(self._lane, self._receipts(messages))
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""`Message` is what a consumer gets. It is built from a lease and its chunks."""
+"""`Message` is what a look shows, and `Delivery` what a consumer gets: a message under a lease."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from cassieq_spark.model import group as groups
@@ -23,6 +23,8 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.store import chunk as chunks
 from cassieq_spark.store.caller import off_loop
 
+M = TypeVar("M", bound="Message")
+
 _SHOWN_BYTES = 32
 _BYTES_OF_A_CHUNK = 4_096
 """The bytes that can be copied in the time that decoding a chunk takes, however small it is."""
@@ -31,16 +33,14 @@ _BYTES_OF_A_CHUNK = 4_096
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message, as one delivery or one peek returns it.
+    """A message, as `Queue.peek` and `Client.browse` show it; a get returns a `Delivery`.
 
     Attributes:
         message_id: A UUID as text: the producer's, or one derived from lane and id.
         id: The message's number in its lane. The ids of one producer ascend.
         tag, headers, group: The values that it was put with; None or empty if there are none.
-        proof: The content of ``receipt``.
-        delivery_count: 1 at the first delivery.
+        delivery_count: The number of deliveries so far: 1 in the first, 0 if there was none.
         enqueued_at: UTC, by the cluster's clock.
-        visible_until: The end of the lease, UTC; None for a peek.
         lane: The part of the queue that holds it; ``id`` is its number there. A later queue of the
             same name has other lanes.
         priority: The priority that it was put with. Higher priorities are handed out first.
@@ -51,10 +51,8 @@ class Message:
     body: bytes
     tag: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
-    proof: Receipt | None
     delivery_count: int
     enqueued_at: datetime
-    visible_until: datetime | None
     lane: LaneId
     priority: int = 0
     group: str | None = None
@@ -66,9 +64,37 @@ class Message:
         freeze(self, "headers")
 
     @property
-    def receipt(self) -> str | None:
-        """The text that acks, extends or releases this delivery in any process; None for a peek."""
-        return None if self.proof is None else self.proof.encode()
+    def uuid(self) -> UUID:
+        """The message id as a UUID."""
+        return UUID(self.message_id)
+
+    def __repr__(self) -> str:
+        """Show the message with at most the first bytes of its body."""
+        body = repr(self.body[:_SHOWN_BYTES])
+        if len(self.body) > _SHOWN_BYTES:
+            body += f"... ({len(self.body)} bytes)"
+        return (
+            f"{type(self).__name__}(message_id={self.message_id!r}, id={self.id}, body={body}, "
+            f"tag={self.tag!r}, delivery_count={self.delivery_count})"
+        )
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Delivery(Message):
+    """One delivery of one message: nobody else gets the message before its lease ends.
+
+    Attributes:
+        visible_until: The end of the lease, UTC.
+    """
+
+    visible_until: datetime
+    _proof: Receipt
+
+    @property
+    def receipt(self) -> str:
+        """The text that acks, extends or releases this delivery in any process."""
+        return self._proof.encode()
 
     @property
     def fence(self) -> int:
@@ -81,62 +107,86 @@ class Message:
         """
         return self.delivery_count
 
-    @property
-    def uuid(self) -> UUID:
-        """The message id as a UUID."""
-        return UUID(self.message_id)
 
-    def updated(self, receipt: Receipt, body: bytes | None, lease: Lease | None) -> Message:
-        """Return the message as it is after an update by this receipt.
-
-        Args:
-            body: None: unchanged.
-            lease: None: the message was given back.
-        """
-        return replace(
-            self,
-            body=self.body if body is None else body,
-            proof=None if lease is None else replace(receipt, lease_id=lease.lease_id),
-            visible_until=None if lease is None else time_of(lease.until_us),
-        )
-
-    def __repr__(self) -> str:
-        """Show the message with at most the first bytes of its body."""
-        body = repr(self.body[:_SHOWN_BYTES])
-        if len(self.body) > _SHOWN_BYTES:
-            body += f"... ({len(self.body)} bytes)"
-        return (
-            f"Message(message_id={self.message_id!r}, id={self.id}, body={body}, "
-            f"tag={self.tag!r}, delivery_count={self.delivery_count})"
-        )
+def proof_of(delivery: Delivery) -> Receipt:
+    """Return the content of a delivery's receipt."""
+    return delivery._proof  # noqa: SLF001 - the engine's part of it
 
 
-async def read_messages(
-    lane: Lane,
-    plan: Iterable[tuple[Planned, int | None]],
-    *,
-    goes_on: bool = False,
-) -> AsyncIterator[Message]:
-    """Yield the planned messages, in the order of the plan.
+def updated(delivery: Delivery, body: bytes | None, lease: Lease | None, now_us: int) -> Delivery:
+    """Return a delivery as it is after an update.
+
+    Args:
+        body: None: unchanged.
+        lease: None: the message was given back, so its receipt is stale.
+    """
+    proof = proof_of(delivery)
+    return replace(
+        delivery,
+        body=delivery.body if body is None else body,
+        visible_until=time_of(now_us if lease is None else lease.until_us),
+        _proof=proof if lease is None else replace(proof, lease_id=lease.lease_id),
+    )
+
+
+def read_messages(lane: Lane, plan: Sequence[Planned]) -> AsyncIterator[Message]:
+    """Yield the planned messages, in the order of the plan, without a lease.
 
     Args:
         lane: Any lane of the queue.
-        plan: Entries, each with the end of its lease in cluster µs, or None for a peek.
-        goes_on: Whether this client will read the rest of their chunks. See `fetch`.
 
     Raises:
-        DataLoss: A planned message does not exist; never raised for a peek.
+        DataLoss: A planned message does not exist; never raised for a look.
     """
-    entries = list(plan)
-    until_us = {
-        (planned.lane, planned.bucket, planned.lease_id): until for planned, until in entries
-    }
-    planned_reads = [planned for planned, _ in entries]
-    made_bytes = 0
-    async for found in fetch(lane.store, lane.queue, lane.fixed, planned_reads, goes_on=goes_on):
+    return _read(lane, plan, _shown)
+
+
+def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> AsyncIterator[Delivery]:
+    """Yield leased messages, in the order of the plan.
+
+    This client will read the rest of their chunks, too; see `fetch`.
+
+    Args:
+        lane: Any lane of the queue.
+        plan: Entries, each with the lease that it belongs to.
+
+    Raises:
+        DataLoss: A planned message does not exist.
+    """
+    leases = {(one.lane, one.bucket, one.lease_id): lease for one, lease in plan}
+
+    def delivered(lane: Lane, found: Found) -> list[Delivery]:
         planned = found.planned
-        until = until_us[planned.lane, planned.bucket, planned.lease_id]
-        made = partial(_messages, lane.sibling(planned.lane), found, until)
+        lease = leases[planned.lane, planned.bucket, planned.lease_id]
+        visible_until = time_of(lease.until_us)
+        return [
+            Delivery(
+                **fields,
+                visible_until=visible_until,
+                _proof=Receipt(
+                    lane=planned.lane,
+                    bucket=planned.bucket,
+                    lease_id=lease.lease_id,
+                    first=offset,
+                    last=offset,
+                ),
+            )
+            for offset, fields in _fields(lane, found)
+        ]
+
+    return _read(lane, [one for one, _ in plan], delivered, goes_on=True)
+
+
+async def _read(
+    lane: Lane,
+    plan: Sequence[Planned],
+    make: Callable[[Lane, Found], list[M]],
+    *,
+    goes_on: bool = False,
+) -> AsyncIterator[M]:
+    made_bytes = 0
+    async for found in fetch(lane.store, lane.queue, lane.fixed, plan, goes_on=goes_on):
+        made = partial(make, lane.sibling(found.planned.lane), found)
         many = found.chunk.count if found.keep is None else found.keep.count
         size = len(found.chunk.payload)
         for message in await off_loop(made, entries=many, size_bytes=size):
@@ -165,40 +215,33 @@ async def in_groups(
         yield some
 
 
-def _messages(lane: Lane, found: Found, until_us: int | None) -> list[Message]:
-    made: list[Message] = []
+def _shown(lane: Lane, found: Found) -> list[Message]:
+    return [Message(**fields) for _, fields in _fields(lane, found)]
+
+
+def _fields(lane: Lane, found: Found) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the offset of each message of a chunk, and the fields of a `Message`."""
     planned, row = found.planned, found.chunk
     base = first_id(planned.bucket, lane.bucket_size)
     priority = lane.priority
     enqueued_at = time_of(row.enqueued_us)
-    visible_until = None if until_us is None else time_of(until_us)
     batch = chunks.decode(row.payload)
     has_groups = chunks.may_have_groups(batch)
     for at, stored in chunks.rows(batch, found.positions):
         headers, group = groups.split(stored.headers) if has_groups else (stored.headers, None)
         offset = row.first + at
-        proof = None
-        if planned.lease_id is not None:
-            proof = Receipt(
-                lane=lane.lane_id,
-                bucket=planned.bucket,
-                lease_id=planned.lease_id,
-                first=offset,
-                last=offset,
-            )
-        message = Message(
-            message_id=message_id_of(lane.lane_id, base + offset, stored.message_id),
-            id=base + offset,
-            body=found.bodies.get(offset, stored.body),
-            tag=stored.tag,
-            headers=headers,
-            proof=proof,
-            delivery_count=planned.delivery_count,
-            enqueued_at=enqueued_at,
-            visible_until=visible_until,
-            lane=lane.lane_id,
-            priority=priority,
-            group=group,
+        yield (
+            offset,
+            {
+                "message_id": message_id_of(lane.lane_id, base + offset, stored.message_id),
+                "id": base + offset,
+                "body": found.bodies.get(offset, stored.body),
+                "tag": stored.tag,
+                "headers": headers,
+                "delivery_count": planned.delivery_count,
+                "enqueued_at": enqueued_at,
+                "lane": lane.lane_id,
+                "priority": priority,
+                "group": group,
+            },
         )
-        made.append(message)
-    return made

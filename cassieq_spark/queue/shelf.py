@@ -21,14 +21,14 @@ from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, QueueDeleted, copied
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 
 
 @dataclass(eq=False, slots=True)
 class Held:
     """A message that waits to be handed out, with the end of its lease."""
 
-    message: Message
+    message: Delivery
     receipt: Receipt
     until_us: int
 

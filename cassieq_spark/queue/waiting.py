@@ -34,7 +34,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
@@ -71,7 +71,7 @@ class _WaitingGet:
     account: str | None
     came_at: float
     deadline: float
-    answer: asyncio.Future[list[Message]]
+    answer: asyncio.Future[list[Delivery]]
     party: _Party
 
 
@@ -125,7 +125,7 @@ class Waiting:
         self._look_at = -inf
         self._is_draining = False
 
-    async def get(self, lane: Lane, wanted: GetRequest) -> list[Message]:
+    async def get(self, lane: Lane, wanted: GetRequest) -> list[Delivery]:
         """Lease messages, after waiting for the first one if necessary.
 
         Raises:
@@ -225,7 +225,7 @@ class Waiting:
         self._deadlines = [(one.deadline, next(self._numbers), one) for one in self._waiters]
         heapq.heapify(self._deadlines)
 
-    def _answer(self, waiter: _WaitingGet, found: list[Message]) -> None:
+    def _answer(self, waiter: _WaitingGet, found: list[Delivery]) -> None:
         """Answer a waiter, unless it was answered before."""
         self._waiters.pop(waiter, None)
         party = waiter.party
@@ -283,7 +283,7 @@ class Waiting:
         del self._line[party.terms]
         at_most = max(min(MOST_SHARED, party.wanted), next(iter(party.waiters)).wanted.at_most)
         behind, pause_s = [party], 0.0
-        found: list[Message] = []
+        found: list[Delivery] = []
         try:
             found = await self.getter.look(lane, replace(party.terms, at_most=at_most))
         except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
@@ -340,7 +340,7 @@ class Waiting:
                 self._answer(waiter, [])
         return not is_of_terms
 
-    def _hand_out(self, party: _Party, found: list[Message]) -> list[Message]:
+    def _hand_out(self, party: _Party, found: list[Delivery]) -> list[Delivery]:
         """Give messages to the waiters, in their order; return those that no waiter is left for."""
         while found and party.waiters:
             waiter = next(iter(party.waiters))

@@ -191,7 +191,7 @@ async def _copy(lane: Lane, target: Lane, bucket: BucketNo, dead: Dead, begun: B
             lease_id=None,
             revisions=() if row is None else row.value.revisions_of(runs),
         )
-        found = read_messages(lane, [(planned, None)])
+        found = read_messages(lane, [planned])
         async for some in in_groups(found, most=MESSAGES_TOGETHER, most_bytes=BYTES_IN_FLIGHT):
             by_lane: dict[LaneId, list[chunks.Row]] = {}
             for one in some:

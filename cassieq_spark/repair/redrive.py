@@ -274,7 +274,7 @@ class _Redrive:
         """Yield the wanted messages."""
         where = self._wanted.where
         plan = looks_at(self._lane, bucket, places.row, parts)
-        read = read_messages(self._lane, [(planned, None) for planned in plan])
+        read = read_messages(self._lane, plan)
         async for some in in_groups(read, most=CHOSEN_TOGETHER):
             chosen = some
             if where is not None:

@@ -26,7 +26,7 @@ from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.shares import Lines, Shares
 from cassieq_spark.queue.find import suggests
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import LONGEST_S, acting, one_call
@@ -348,7 +348,7 @@ class Backend:
 
     async def receive(
         self, name: str, at_most: int, *, wait: float, **wanted: Any
-    ) -> list[Message]:
+    ) -> list[Delivery]:
         """Lease messages, as `Queue.get` does. Whoever waits for them takes no turn.
 
         Raises:
@@ -361,7 +361,7 @@ class Backend:
             name, lambda queue: queue.get(at_most, wait=wait, consumer="gateway", **wanted)
         )
 
-    def give_back(self, name: str, messages: list[Message]) -> None:
+    def give_back(self, name: str, messages: list[Delivery]) -> None:
         """Release, uncounted, what nobody will see; it happens in the background."""
         queue = self._handles.get(name)  # else they come back when their leases run out
         if messages and queue is not None:

@@ -32,7 +32,7 @@ from cassieq_spark.model.rights import Principal, Right
 from cassieq_spark.model.shares import Holding
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message
 from cassieq_spark.server.backend import Backend, Busy
 from cassieq_spark.server.guards import HOLDING, Refusal, no_room
 from cassieq_spark.server.principal import Gate
@@ -108,9 +108,9 @@ class Call:
     principal: Principal
     backend: Backend
     queue: str = ""
-    leased: list[Message] = field(default_factory=list)
+    leased: list[Delivery] = field(default_factory=list)
 
-    async def receive(self, most: int, **wanted: Any) -> list[Message]:
+    async def receive(self, most: int, **wanted: Any) -> list[Delivery]:
         """Lease messages, as `Backend.receive` does, if the caller still may when they are there.
 
         Raises:

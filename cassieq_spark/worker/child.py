@@ -26,7 +26,7 @@ from typing import Any, Final
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.model.moments import show_time, time_of
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 
 MOST_TEXT: Final = 500
 """The longest part of an error's text that goes into an error or an event of ours."""
@@ -125,7 +125,7 @@ def main(name: str, descriptor: int) -> None:
             _print("the module cannot be imported", error.__cause__)
         connection.send(Answer(error.message))
         return
-    messages: SimpleQueue[Message | None] = SimpleQueue()
+    messages: SimpleQueue[Delivery | None] = SimpleQueue()
     threading.Thread(
         target=_receive, args=(connection, messages), name="cassieq-parent", daemon=True
     ).start()
@@ -135,7 +135,7 @@ def main(name: str, descriptor: int) -> None:
             connection.send(_outcome(function, message, runner))
 
 
-def _receive(connection: Connection, messages: SimpleQueue[Message | None]) -> None:
+def _receive(connection: Connection, messages: SimpleQueue[Delivery | None]) -> None:
     """Take messages, also while the function runs: so the end of the parent is noticed at once."""
     try:
         while True:
@@ -146,7 +146,7 @@ def _receive(connection: Connection, messages: SimpleQueue[Message | None]) -> N
         os.killpg(0, signal.SIGKILL)
 
 
-def _outcome(function: Callable[[Any], Any], message: Message, runner: asyncio.Runner) -> Answer:
+def _outcome(function: Callable[[Any], Any], message: Delivery, runner: asyncio.Runner) -> Answer:
     try:
         returned = function(message)
         if inspect.isawaitable(returned):

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Final
 
 from cassieq_spark.clock import Clock
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 
 MODULE: Final = "cassieq_spark.worker"
@@ -56,7 +56,7 @@ class Process:
         """Whether it has not ended."""
         return self._child.poll() is None
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: Delivery) -> bool:
         """Give it a message. False: it had ended, and the function has not seen the message."""
         if not self.is_alive:
             return False

@@ -31,7 +31,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.model.moments import us_of
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
 
@@ -125,7 +125,7 @@ class _Pool:
         self.stopped = threading.Event()
         self.slots = [_Slot(self, number) for number in range(1, settings.concurrency + 1)]
 
-    def about(self, message: Message) -> dict[str, str]:
+    def about(self, message: Delivery) -> dict[str, str]:
         """Return the fields that all events about a message have."""
         return {"queue": self.queue.name, "message": message.message_id}
 
@@ -272,7 +272,7 @@ class _Slot:
             return
         self._drop(process)
 
-    def _next(self) -> Message | None:
+    def _next(self) -> Delivery | None:
         pool = self._pool
         try:
             message = pool.consumer.get(LOOK_S)
@@ -288,7 +288,7 @@ class _Slot:
             pool.empty_s = pool.clock.monotonic()
         return message
 
-    def _work(self, process: Process, message: Message) -> bool:
+    def _work(self, process: Process, message: Delivery) -> bool:
         """Wait for the function, and settle its message. False: the process cannot be used on."""
         pool, lease = self._pool, _Lease(self._pool, message)
         began = pool.clock.monotonic()
@@ -316,7 +316,7 @@ class _Slot:
             self._settle(message, partial(self._ack, message))
         return found is not None and found.exit_code is None
 
-    def _failed(self, message: Message, error: str) -> None:
+    def _failed(self, message: Delivery, error: str) -> None:
         pool, count = self._pool, message.delivery_count
         delay_s = pool.settings.backoff.delay_s(count, pool.rng.random())
         event(
@@ -330,18 +330,18 @@ class _Slot:
         self._release(message, delay_s=delay_s)
 
     def _release(
-        self, message: Message, *, delay_s: float = 0.0, count_delivery: bool = True
+        self, message: Delivery, *, delay_s: float = 0.0, count_delivery: bool = True
     ) -> None:
         release = partial(self._pool.queue.release, delay=delay_s, count_delivery=count_delivery)
         self._settle(message, partial(release, message))
 
-    def _ack(self, message: Message) -> None:
+    def _ack(self, message: Delivery) -> None:
         try:
             self._pool.consumer.ack(message)
         except ClientClosed:  # the worker stops
             self._pool.queue.ack(message)
 
-    def _settle(self, message: Message, settle: Callable[[], object]) -> None:
+    def _settle(self, message: Delivery, settle: Callable[[], object]) -> None:
         try:
             settle()
         except CassieqError as error:
@@ -354,10 +354,9 @@ class _Lease:
     The function may hang, and its message is kept from others.
     """
 
-    def __init__(self, pool: _Pool, message: Message) -> None:
+    def __init__(self, pool: _Pool, message: Delivery) -> None:
         self._pool = pool
         self._message = message
-        assert message.visible_until is not None  # noqa: S101 - it was got, not peeked at
         left_s = (us_of(message.visible_until) - pool.client.now_us()) / 1e6
         self._began = pool.clock.monotonic()
         self._renew_at = self._began + left_s - pool.visibility_s / RENEWED_AT

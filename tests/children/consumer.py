@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping, Sequence
 
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def place_of(lane: object, number: int) -> str:
     return f"{lane}:{number}"
 
 
-def named(messages: list[Message]) -> list[tuple[str, str, int]]:
+def named(messages: list[Delivery]) -> list[tuple[str, str, int]]:
     return [(key_of(one.body), place_of(one.lane, one.id), one.delivery_count) for one in messages]
 
 
@@ -73,7 +73,7 @@ class Consumer:
         self._queue = queue
         self._record = record
 
-    def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Message]:
+    def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Delivery]:
         begun = self._record.now()
         messages = self._queue.get(at_most, visibility_timeout=hold_s, wait=wait_s)
         if messages:
@@ -82,13 +82,13 @@ class Consumer:
             )
         return messages
 
-    def ack(self, messages: list[Message]) -> None:
+    def ack(self, messages: list[Delivery]) -> None:
         if messages:
             op = self._begin("acks", messages)
             verdicts = self._queue.ack_each(messages)
             self._record.say("acked", op=op, verdicts=[verdict.value for verdict in verdicts])
 
-    def extend(self, messages: list[Message], hold_s: float) -> None:
+    def extend(self, messages: list[Delivery], hold_s: float) -> None:
         for one in messages:
             op = self._begin("extends", [one], hold=hold_s)
             try:
@@ -97,7 +97,7 @@ class Consumer:
                 continue
             self._record.say("extended", op=op)
 
-    def update(self, messages: list[Message]) -> list[Message]:
+    def update(self, messages: list[Delivery]) -> list[Delivery]:
         """What it still holds, with other bodies."""
         updated = []
         for one in messages:
@@ -107,7 +107,7 @@ class Consumer:
                 continue
         return updated
 
-    def give(self, act: Callable[[list[Message]], None], messages: list[Message]) -> None:
+    def give(self, act: Callable[[list[Delivery]], None], messages: list[Delivery]) -> None:
         if messages:
             self._record.say("gives", queue=self._queue.name, named=named(messages))
             try:
@@ -122,7 +122,7 @@ class Consumer:
         if self._queue.settings.dead_letter_queue is None:
             weights.pop("reject", None)
         drawn = rng.choices(list(weights), list(weights.values()), k=len(messages))
-        fates: dict[str, list[Message]] = {}
+        fates: dict[str, list[Delivery]] = {}
         for one, fate in zip(messages, drawn, strict=True):
             fates.setdefault(fate, []).append(one)
         self.extend(fates.get("extend", []), rng.choice(pace.holds_s))
@@ -132,7 +132,7 @@ class Consumer:
         self.give(lambda some: self._queue.release(some, delay=1), fates.get("delay", []))
         self.give(self._queue.reject, fates.get("reject", []))
 
-    def _begin(self, what: str, messages: list[Message], **fields: float) -> str:
+    def _begin(self, what: str, messages: list[Delivery], **fields: float) -> str:
         return self._record.begin(what, queue=self._queue.name, named=named(messages), **fields)
 
 

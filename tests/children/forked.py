@@ -31,7 +31,7 @@ def told(use: Callable[[], object]) -> str:
 
 
 def uses(
-    client: cassieq.Client, queue: cassieq.Queue, consumer: cassieq.Consumer, got: cassieq.Message
+    client: cassieq.Client, queue: cassieq.Queue, consumer: cassieq.Consumer, got: cassieq.Delivery
 ) -> dict[str, Callable[[], object]]:
     return {
         "put": lambda: queue.put(b"child"),

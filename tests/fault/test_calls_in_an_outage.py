@@ -104,7 +104,7 @@ class Outage:
         assert is_ready.wait(60)
         self._begin.append(goes.set)
 
-    def held(self, queue: cassieq.Queue, count: int = AT_ONCE) -> list[cassieq.Message]:
+    def held(self, queue: cassieq.Queue, count: int = AT_ONCE) -> list[cassieq.Delivery]:
         """Messages of one bucket, each leased."""
         queue.put_many([b"%d" % at for at in range(count)])
         return queue.get(count, wait=10, visibility_timeout=600)
@@ -185,7 +185,7 @@ def add_gets(outage: Outage) -> None:
 
 def add_settlements(outage: Outage) -> None:
     """Of messages that share a bucket."""
-    kinds: dict[str, Callable[[cassieq.Queue, cassieq.Message], object]] = {
+    kinds: dict[str, Callable[[cassieq.Queue, cassieq.Delivery], object]] = {
         "ack": lambda queue, one: queue.ack(one),
         "extend": lambda queue, one: queue.extend(one, 60),
         "release": lambda queue, one: queue.release(one),
@@ -221,7 +221,7 @@ def add_consumers(outage: Outage) -> None:
     acking = outage._stack.enter_context(acked.consumer())
     messages = [acking.get(10) for _ in range(AT_ONCE)]
 
-    def ack(one: cassieq.Message | None) -> None:
+    def ack(one: cassieq.Delivery | None) -> None:
         assert one is not None
         acking.ack(one)
         acking.flush()

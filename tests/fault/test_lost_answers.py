@@ -23,7 +23,7 @@ from tests.fixtures.queues import Door, door_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
     from cassieq_spark.testing import EmbeddedCassandra
 
 LWTS = {statement.name for statement in every_statement() if statement.kind is Kind.CAS}
@@ -81,7 +81,7 @@ class Both:
         return sorted(found)
 
 
-def described(messages: list[Message]) -> list[tuple[bytes, int]]:
+def described(messages: list[Delivery]) -> list[tuple[bytes, int]]:
     return sorted((one.body, one.delivery_count) for one in messages)
 
 
@@ -117,12 +117,12 @@ def three_put(both: Both) -> None:
     both.other.queue.put_many([b"0", b"1", b"2"])
 
 
-def three_put_and_one_got(both: Both) -> list[Message]:
+def three_put_and_one_got(both: Both) -> list[Delivery]:
     three_put(both)
     return both.other.queue.get(1)
 
 
-def three_got(both: Both) -> list[Message]:
+def three_got(both: Both) -> list[Delivery]:
     three_put(both)
     return sorted(both.queue.get(3), key=lambda one: one.body)
 
@@ -198,18 +198,18 @@ def two_are_in(both: Both, _: object, message_id: str) -> None:
     assert [] == both.drained()
 
 
-def get(both: Both, _: object) -> list[Message]:
+def get(both: Both, _: object) -> list[Delivery]:
     return both.queue.get(10)
 
 
-def three_are_leased(both: Both, _: object, got: list[Message]) -> None:
+def three_are_leased(both: Both, _: object, got: list[Delivery]) -> None:
     assert [(b"0", 1), (b"1", 1), (b"2", 1)] == described(got)
     _lease_is_the_only_one(both, got)
     both.advance(60)
     assert [(b"0", 2), (b"1", 2), (b"2", 2)] == both.drained()
 
 
-def the_other_two_are_leased(both: Both, before: list[Message], got: list[Message]) -> None:
+def the_other_two_are_leased(both: Both, before: list[Delivery], got: list[Delivery]) -> None:
     bodies = {b"0", b"1", b"2"} - {one.body for one in before}
     assert sorted((body, 1) for body in bodies) == described(got)
     _lease_is_the_only_one(both, got, already=len(before))
@@ -218,27 +218,27 @@ def the_other_two_are_leased(both: Both, before: list[Message], got: list[Messag
     assert [(one.body, 2) for one in before] == both.drained()
 
 
-def _lease_is_the_only_one(both: Both, got: list[Message], *, already: int = 0) -> None:
+def _lease_is_the_only_one(both: Both, got: list[Delivery], *, already: int = 0) -> None:
     stats = both.other.queue.stats()
     assert (0, len(got) + already) == (stats.visible, stats.in_flight)
     assert [] == both.other.queue.get(10)
 
 
-def ack_two(both: Both, got: list[Message]) -> None:
+def ack_two(both: Both, got: list[Delivery]) -> None:
     both.queue.ack(got[:2])
 
 
-def two_are_gone(both: Both, got: list[Message], _: object) -> None:
+def two_are_gone(both: Both, got: list[Delivery], _: object) -> None:
     both.queue.ack(got[:2])
     both.advance(60)
     assert [(b"2", 2)] == both.drained()
 
 
-def extend_two(both: Both, got: list[Message]) -> None:
+def extend_two(both: Both, got: list[Delivery]) -> None:
     both.queue.extend(got[:2], 3_600)
 
 
-def two_are_held_longer(both: Both, got: list[Message], _: object) -> None:
+def two_are_held_longer(both: Both, got: list[Delivery], _: object) -> None:
     both.advance(60)
     assert [(b"2", 2)] == described(both.other.queue.get(10, visibility_timeout=3_600))
     both.queue.ack(got[:2])
@@ -246,11 +246,11 @@ def two_are_held_longer(both: Both, got: list[Message], _: object) -> None:
     assert [(b"2", 3)] == both.drained()
 
 
-def release_two(both: Both, got: list[Message]) -> None:
+def release_two(both: Both, got: list[Delivery]) -> None:
     both.queue.release(got[:2])
 
 
-def two_are_visible(both: Both, got: list[Message], _: object) -> None:
+def two_are_visible(both: Both, got: list[Delivery], _: object) -> None:
     with pytest.raises(ReceiptExpired):
         both.queue.ack(got[0])
     assert [(b"0", 2), (b"1", 2)] == described(both.other.queue.get(10))
@@ -259,11 +259,11 @@ def two_are_visible(both: Both, got: list[Message], _: object) -> None:
     assert [(b"0", 3), (b"1", 3)] == both.drained()
 
 
-def update_one(both: Both, got: list[Message]) -> Message:
+def update_one(both: Both, got: list[Delivery]) -> Delivery:
     return both.queue.update(got[0], body=b"new")
 
 
-def one_is_updated(both: Both, got: list[Message], updated: Message) -> None:
+def one_is_updated(both: Both, got: list[Delivery], updated: Delivery) -> None:
     with pytest.raises(ReceiptExpired):
         both.queue.ack(got[0])
     both.queue.ack(got[1])

@@ -95,7 +95,7 @@ def live_through(ring: EmbeddedCassandra, name: str, **connection: Any) -> None:
 
         ids = set(queue.put_many([b"%d" % number for number in range(60)]))
         held = theirs.get(20)
-        rest: list[cassieq.Message] = []
+        rest: list[cassieq.Delivery] = []
         while messages := queue.get(60):
             rest += messages
         assert ids == {message.message_id for message in (*held, *rest)}

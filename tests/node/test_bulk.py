@@ -16,6 +16,7 @@ from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.sink_txn import TaskResult
 from cassieq_spark.queue import seal
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.queue.sink.writer import open_buckets, prepare
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.lanes import Monoton
@@ -308,7 +309,7 @@ def test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and
     while some := graves.queue.get(messages):
         found += some
     assert messages == len({one.id for one in found}) == len({one.body for one in found})
-    assert all(one.proof is not None and one.proof.first < bucket_size for one in found)
+    assert all(proof_of(one).first < bucket_size for one in found)
     graves.queue.ack(found)
     assert (0, 0) == (graves.queue.stats().visible, graves.queue.stats().in_flight)
 

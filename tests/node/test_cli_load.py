@@ -142,7 +142,7 @@ def test_a_signal_between_a_claim_and_its_ack_gives_the_messages_back(
     queue.put_many([b"x"] * 5)
     get = cassieq.Queue.get
 
-    def get_and_be_terminated(*args: Any, **more: Any) -> list[cassieq.Message]:
+    def get_and_be_terminated(*args: Any, **more: Any) -> list[cassieq.Delivery]:
         found = get(*args, **more)
         signal.raise_signal(signal.SIGTERM)
         return found

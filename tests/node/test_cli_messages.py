@@ -16,6 +16,7 @@ from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.moments import time_of
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
@@ -287,10 +288,9 @@ def test_ack_of_a_receipt_that_was_never_handed_out_is_invalid_and_exit_code_1(
 ) -> None:
     queue.put(b"a")
     (message,) = queue.get()
-    assert message.proof is not None
-    never = replace(message.proof, bucket=BucketNo(77)).encode()
+    never = replace(proof_of(message), bucket=BucketNo(77)).encode()
 
-    done = cli("ack", queue.name, never, message.receipt or "")
+    done = cli("ack", queue.name, never, message.receipt)
 
     assert (1, [f"invalid\t{never}", f"acked\t{message.receipt}"]) == (done.code, done.lines)
     assert "1 invalid" in done.err
@@ -386,7 +386,7 @@ def test_a_signal_between_a_claim_and_its_receipts_gives_the_messages_back(
     queue.put_many([b"a", b"b"])
     get = cassieq.Queue.get
 
-    def get_and_be_interrupted(*args: Any, **more: Any) -> list[cassieq.Message]:
+    def get_and_be_interrupted(*args: Any, **more: Any) -> list[cassieq.Delivery]:
         found = get(*args, **more)
         signal.raise_signal(signal.SIGINT)
         return found

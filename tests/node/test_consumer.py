@@ -365,7 +365,7 @@ def test_an_error_that_is_over_is_not_told_later(
     getter = door.queue._work.waiting.getter
     look, looks = getter.look, []
 
-    async def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
+    async def fail_once(lane: Lane, wanted: GetRequest) -> list[cassieq.Delivery]:
         looks.append(wanted)
         if len(looks) == 1:
             raise StoreTimeout("once")

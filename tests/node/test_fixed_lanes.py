@@ -17,6 +17,7 @@ from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
 from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.queue_reader import QueueReader
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
 from tests.fixtures.faults import Away
@@ -33,9 +34,9 @@ def bodies(messages: list[cassieq.Message]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def drained(queue: cassieq.Queue, **wanted: Any) -> list[cassieq.Message]:
+def drained(queue: cassieq.Queue, **wanted: Any) -> list[cassieq.Delivery]:
     """Got and acked, call by call, until there is nothing."""
-    found: list[cassieq.Message] = []
+    found: list[cassieq.Delivery] = []
     while some := queue.get(100, **wanted):
         found += some
         queue.ack(some)
@@ -133,7 +134,7 @@ def test_messages_of_a_key_are_in_one_lane_in_their_order(open_door: OpenDoor) -
         for key in keys:
             door.queue.put(f"{key}:{number}".encode(), key=key)
 
-    by_key: dict[str, list[cassieq.Message]] = {}
+    by_key: dict[str, list[cassieq.Delivery]] = {}
     for message in drained(door.queue):
         by_key.setdefault(message.body.decode().partition(":")[0], []).append(message)
 
@@ -187,7 +188,7 @@ def test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own(
     for priority in range(3):
         door.queue.put_many([b"%d:%d" % (priority, at) for at in range(4)], priority=priority)
     got = door.queue.get(12)
-    assert {0} == {message.proof.bucket for message in got if message.proof}
+    assert {0} == {proof_of(message).bucket for message in got}
     by_priority = {at: [one for one in got if one.priority == at] for at in range(3)}
 
     door.queue.ack(by_priority[0])
@@ -209,7 +210,7 @@ def test_receipts_of_all_lanes_are_acked_together_with_a_verdict_each(open_door:
     got = door.queue.get(8)
     door.queue.ack(got[0])
 
-    verdicts = door.queue.ack_each([message.receipt or "" for message in got])
+    verdicts = door.queue.ack_each([message.receipt for message in got])
 
     assert ["already_acked", *["acked"] * 7] == verdicts
 

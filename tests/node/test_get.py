@@ -24,6 +24,7 @@ from cassieq_spark.errors import BodyInvalid, CasAmbiguous, CasContention, Store
 from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.get import reader
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault
@@ -40,7 +41,7 @@ def bodies(messages: Iterable[cassieq.Message]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def one_held(door: Door, body: bytes = b"m", **more: object) -> cassieq.Message:
+def one_held(door: Door, body: bytes = b"m", **more: object) -> cassieq.Delivery:
     door.queue.put(body)
     (message,) = door.queue.get(**more)  # type: ignore[arg-type]
     return message
@@ -340,9 +341,11 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
     open_door: OpenDoor, wrong: Any
 ) -> None:
     door, other = open_door(), open_door()
-    mine = one_held(door)
+    door.queue.put(b"m")
+    (looked_at,) = door.queue.peek()
+    (mine,) = door.queue.get()
     with pytest.raises(cassieq.ReceiptInvalid, match="no receipt"):
-        door.queue.ack(replace(mine, proof=wrong))
+        door.queue.ack([looked_at, wrong])
     # A consumer looks for messages all the while, so its statements are counted apart.
     with other.queue.consumer() as consumer:
         before = door.counts
@@ -368,7 +371,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_asked(
 def test_lists_tuples_generators_and_views_of_messages_are_taken(door: Door) -> None:
     door.queue.put_many([b"x"] * 5)
     found = door.queue.get(5)
-    by_receipt = {one.receipt: one for one in found if one.receipt is not None}
+    by_receipt = {one.receipt: one for one in found}
     door.queue.ack(tuple(found[:1]))
     door.queue.ack(one for one in found[:2])
     door.queue.ack(by_receipt.keys())
@@ -497,8 +500,11 @@ def test_an_update_keeps_what_it_does_not_name(door: Door) -> None:
 
 
 def test_an_update_to_no_time_gives_the_message_back(door: Door) -> None:
-    given_back = door.queue.update(one_held(door), body=b"new", visibility_timeout=0)
-    assert given_back.receipt is None
+    message = one_held(door)
+    given_back = door.queue.update(message, body=b"new", visibility_timeout=0)
+    assert (b"new", message.receipt) == (given_back.body, given_back.receipt)
+    with pytest.raises(cassieq.ReceiptExpired):
+        door.queue.extend(given_back, 5)
     (again,) = door.queue.get()
     assert (b"new", 2) == (again.body, again.delivery_count)
 
@@ -539,9 +545,8 @@ def test_what_a_spark_batch_holds_is_not_updated(door: Door) -> None:
     assert before == door.counts["write_overlay"]
 
 
-def _as_spark_names_it(door: Door, receipt: str) -> cassieq.Message:
-    door.queue.put(b"other")
-    return replace(door.queue.peek()[0], proof=Receipt.decode(receipt))
+def _as_spark_names_it(door: Door, receipt: str) -> cassieq.Delivery:
+    return replace(one_held(door, b"other"), _proof=Receipt.decode(receipt))
 
 
 # --- peek, delays ---------------------------------------------------------------------------------
@@ -553,11 +558,11 @@ def test_peek_shows_what_is_visible_and_changes_nothing(door: Door) -> None:
     before = door.queue.stats()
     seen = door.queue.peek(5)
     assert 5 == len(seen)
-    assert {None} == {one.receipt for one in seen}
+    assert not any(isinstance(one, cassieq.Delivery) for one in seen)
     assert 13 == len(door.queue.peek(100))
     assert before.visible == door.queue.stats().visible
     with pytest.raises(cassieq.ReceiptInvalid, match="no receipt"):
-        door.queue.ack(seen[0])
+        door.queue.ack(seen[0])  # type: ignore[arg-type]  # that is the point
 
 
 def test_a_delayed_put_is_nobodys_before_its_time_and_counts_its_first_delivery_as_one(
@@ -667,8 +672,7 @@ def test_peek_passes_over_what_was_updated_acked_and_dropped_meanwhile(
 
 def test_a_receipt_of_a_bucket_that_cannot_be_is_refused(door: Door) -> None:
     held = one_held(door)
-    assert held.proof is not None
-    forged = replace(held.proof, bucket=BucketNo(1 << 63)).encode()
+    forged = replace(proof_of(held), bucket=BucketNo(1 << 63)).encode()
     for verb in (door.queue.ack, door.queue.release, lambda one: door.queue.extend(one, 5)):
         with pytest.raises(cassieq.ReceiptInvalid, match="never existed"):
             verb(forged)
@@ -679,8 +683,7 @@ def test_a_receipt_of_no_delivery_has_another_verdict_than_a_store_that_cannot_s
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurried(monkeypatch)
-    good, proof = one_held(door), one_held(door, b"other").proof
-    assert proof is not None
+    good, proof = one_held(door), proof_of(one_held(door, b"other"))
     no_bucket = replace(proof, bucket=BucketNo(77)).encode()
     no_message = replace(proof, lease_id=new_uuid(), first=9, last=9).encode()
 

@@ -17,7 +17,7 @@ from tests.fixtures.commands import CommandLine
 from tests.fixtures.released import released
 
 if TYPE_CHECKING:
-    from cassieq_spark import Message
+    from cassieq_spark import Delivery, Message
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.released import Released
 
@@ -117,7 +117,7 @@ def test_it_stays_through_death_update_and_redrive(
 
 
 def test_coroutines_have_it_too(cassandra: EmbeddedCassandra, queue: cassieq.Queue) -> None:
-    async def work() -> list[Message]:
+    async def work() -> list[Delivery]:
         async with cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE) as own:
             opened = await own.queue(queue.name)
             await opened.put(b"one", group="a")

@@ -23,7 +23,7 @@ def doors(open_door: OpenDoor) -> tuple[Door, Door]:
     return open_door(dead_letter_queue=dead.queue.name, max_deliveries=1, **LANES), dead
 
 
-def reject_all(door: Door, count: int) -> list[cassieq.Message]:
+def reject_all(door: Door, count: int) -> list[cassieq.Delivery]:
     got = [message for _ in range(count) for message in door.queue.get(1)]
     door.queue.reject(got, reason="bad")
     return got

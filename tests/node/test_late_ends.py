@@ -10,6 +10,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import minute_of
 from cassieq_spark.model.settlement import Extend, TakeOver
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.queue.settle import batches, settle
 from cassieq_spark.store import portal
 from tests.fixtures.queues import Door
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.model.bucket import Lease
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
     from tests.fixtures.queues import OpenDoor
 
 pytestmark = pytest.mark.invariant("I2")
@@ -34,21 +35,21 @@ def door(open_door: OpenDoor) -> Door:
     return open_door(bucket_size=10, visibility_timeout=3_600)
 
 
-def take_over(door: Door, message: Message) -> None:
-    assert message.proof is not None
+def take_over(door: Door, message: Delivery) -> None:
     action = TakeOver(run=new_uuid(), visibility_us=VISIBILITY_S * SECOND_US)
-    portal.run(batches.take_over(door.lane, FIRST, [message.proof.lease_id], action))
+    portal.run(batches.take_over(door.lane, FIRST, [proof_of(message).lease_id], action))
 
 
-def renew(door: Door, message: Message) -> None:
-    assert message.proof is not None
+def renew(door: Door, message: Delivery) -> None:
     action = Extend(visibility_us=VISIBILITY_S * SECOND_US)
     portal.run(
-        settle.settle_bucket(door.lane, FIRST, settle.of_leases([message.proof.lease_id], action))
+        settle.settle_bucket(
+            door.lane, FIRST, settle.of_leases([proof_of(message).lease_id], action)
+        )
     )
 
 
-VERBS: Final[dict[str, Callable[[Door, Message], object]]] = {
+VERBS: Final[dict[str, Callable[[Door, Delivery], object]]] = {
     "taken over": take_over,
     "renewed": renew,
     "extended": lambda door, one: door.queue.extend(one, VISIBILITY_S),
@@ -66,7 +67,7 @@ def lease_of(door: Door) -> Lease:
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_t5_a_lease_lasts_its_whole_time_though_its_row_was_waited_for(
-    open_door: OpenDoor, verb: Callable[[Door, Message], object]
+    open_door: OpenDoor, verb: Callable[[Door, Delivery], object]
 ) -> None:
     getter, door = open_door(), open_door()  # the client that got it would not read its row
     getter.queue.put(b"m")

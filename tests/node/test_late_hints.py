@@ -22,7 +22,7 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.hints import TimePointer
 from cassieq_spark.queue.get.scan import Scan, Scanner
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, proof_of
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.repair.cleanup import close_gaps
 from cassieq_spark.store import portal
@@ -30,7 +30,6 @@ from cassieq_spark.store.tables.messages import ChunkRow
 from tests.fixtures.queues import Door, cost, payload
 
 if TYPE_CHECKING:
-    from cassieq_spark.model.receipt import Receipt
     from tests.fixtures.queues import OpenDoor
 
 FIRST: Final = BucketNo(0)
@@ -153,7 +152,7 @@ def scan_of(door: Door) -> Scan:
     return Scan(pointers=pointers, monoton=monoton.value, looked_at=door.clock.monotonic())
 
 
-def rule(door: Door, message: Message) -> None:
+def rule(door: Door, message: Delivery) -> None:
     """As a Spark program's verdict does."""
     proof = proof_of(message)
     release = Release(due_us=soon_us(door))
@@ -164,22 +163,17 @@ def rule(door: Door, message: Message) -> None:
     )
 
 
-def of_its_lease(door: Door, message: Message, action: Action) -> None:
+def of_its_lease(door: Door, message: Delivery, action: Action) -> None:
     """As a streaming query does."""
     lease_ids = [proof_of(message).lease_id]
     portal.run(settle.settle_bucket(door.lane, FIRST, settle.of_leases(lease_ids, action)))
-
-
-def proof_of(message: Message) -> Receipt:
-    assert message.proof is not None
-    return message.proof
 
 
 def soon_us(door: Door) -> int:
     return door.clock.now_us() + 20 * SECOND_US
 
 
-LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
+LATE_MOVES: Final[dict[str, Callable[[Door, Delivery], object]]] = {
     "released": lambda door, one: door.queue.release(one),
     "released with a delay": lambda door, one: door.queue.release(one, delay=20),
     "extended to an earlier end": lambda door, one: door.queue.extend(one, 20),
@@ -197,7 +191,7 @@ LATE_MOVES: Final[dict[str, Callable[[Door, Message], object]]] = {
 @pytest.mark.invariant("I1")
 @pytest.mark.parametrize("move", LATE_MOVES.values(), ids=LATE_MOVES)
 def test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again(
-    door: Door, other: Door, move: Callable[[Door, Message], object]
+    door: Door, other: Door, move: Callable[[Door, Delivery], object]
 ) -> None:
     door.queue.put(b"m")
     (message,) = door.queue.get()

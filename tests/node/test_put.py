@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 STEPS = ("write_message", "read_bucket", "read_pointers")
 
 
-def everything(door: Door) -> list[cassieq.Message]:
+def everything(door: Door) -> list[cassieq.Delivery]:
     """What is visible: a get may give less than it could."""
     return [one for some in iter(door.queue.get, []) for one in some]
 
@@ -148,7 +148,7 @@ def test_a_seal_before_any_step_loses_no_put(open_door: OpenDoor, step: str) -> 
 def test_a_get_before_any_step_takes_it_or_leaves_it_to_the_next(open_door: OpenDoor) -> None:
     for step in STEPS:
         producer, consumer = open_door(f".{step}", linger=0), open_door(f".{step}", linger=0)
-        got: list[cassieq.Message] = []
+        got: list[cassieq.Delivery] = []
         producer.faults.before(step, lambda: got.extend(consumer.queue.get()))  # noqa: B023
         producer.queue.put(b"m")
         assert [b"m"] == [one.body for one in [*got, *consumer.queue.get()]]

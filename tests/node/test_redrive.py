@@ -25,7 +25,7 @@ from tests.fixtures.queues import Crash, crash
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cassieq_spark import Message
+    from cassieq_spark import Delivery
     from tests.fixtures.queues import Door, OpenDoor
 
 FIVE = [b"%d" % number for number in range(5)]
@@ -471,7 +471,7 @@ def test_answers_that_are_lost_redrive_nothing_twice(open_door: OpenDoor) -> Non
 def test_what_a_consumer_gets_just_before_the_cas_stays_its_own(open_door: OpenDoor) -> None:
     door, graves = died(open_door)
     other = open_door(".dead")
-    held: list[Message] = []
+    held: list[Delivery] = []
     graves.faults.before("update_bucket", lambda: held.extend(other.queue.get(3)))
     done = graves.client.redrive(graves.queue.name)
     assert (2, 3) == (done.moved, len(held))

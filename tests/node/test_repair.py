@@ -51,8 +51,8 @@ def dead_letters(open_door: OpenDoor, *, max_deliveries: int = 2) -> tuple[Door,
     return open_door(max_deliveries=max_deliveries, dead_letter_queue=target.name), target
 
 
-def deliver(door: Door, times: int) -> list[cassieq.Message]:
-    messages: list[cassieq.Message] = []
+def deliver(door: Door, times: int) -> list[cassieq.Delivery]:
+    messages: list[cassieq.Delivery] = []
     for _ in range(times):
         messages = door.queue.get(100, visibility_timeout=5)
         door.clock.advance(6)

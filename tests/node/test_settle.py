@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +21,7 @@ from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Reject, Release
-from cassieq_spark.queue.message import read_messages
+from cassieq_spark.queue.message import proof_of, read_deliveries
 from cassieq_spark.queue.settle.batches import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
@@ -48,19 +47,18 @@ def with_dead_letters(open_door: OpenDoor, **settings: int) -> tuple[Door, cassi
     return open_door(dead_letter_queue=target.name, **settings), target
 
 
-def held(door: Door, count: int) -> dict[bytes, cassieq.Message]:
+def held(door: Door, count: int) -> dict[bytes, cassieq.Delivery]:
     """So many messages, by body ``0``, ``1``, ...; the hint of their lease lies an hour ahead."""
     door.queue.put_many([b"%d" % number for number in range(count)])
     return {one.body: one for one in door.queue.get(count, visibility_timeout=3_600)}
 
 
-def asked_of(messages: Mapping[bytes, cassieq.Message], **bodies: bytes) -> Asked:
+def asked_of(messages: Mapping[bytes, cassieq.Delivery], **bodies: bytes) -> Asked:
     """``ack=b"012"``: those three are acked."""
     found: Asked = {}
     for name, ones in bodies.items():
         for one in ones.decode():
-            proof = messages[one.encode()].proof
-            assert proof is not None
+            proof = proof_of(messages[one.encode()])
             by_action = found.setdefault(proof.lease_id, {})
             runs = by_action.get(ACTIONS[name], EMPTY)
             by_action[ACTIONS[name]] = runs | Runs.span(proof.first, proof.last)
@@ -201,7 +199,7 @@ def test_an_ack_whose_row_vanishes_under_its_cas_has_acked_nothing_itself(door: 
     ids=["extend", "release", "update", "update the end"],
 )
 def test_a_lease_whose_row_vanishes_under_its_cas_is_held_by_nobody(
-    door: Door, settles: Callable[[cassieq.Queue, cassieq.Message], object]
+    door: Door, settles: Callable[[cassieq.Queue, cassieq.Delivery], object]
 ) -> None:
     """Else a consumer that was suspended would hand out what others have acked."""
     (message,) = held(door, 1).values()
@@ -221,7 +219,7 @@ def test_a_lease_whose_row_vanishes_under_its_cas_is_held_by_nobody(
     ids=["extend", "release", "update"],
 )
 def test_no_pointer_is_read_for_a_lease_that_is_not_held(
-    door: Door, settles: Callable[[cassieq.Queue, cassieq.Message], object]
+    door: Door, settles: Callable[[cassieq.Queue, cassieq.Delivery], object]
 ) -> None:
     """Its answer is the same whoever has acked it; and the read may fail behind a CAS."""
     door.queue.put(b"m")
@@ -256,10 +254,8 @@ def test_an_update_of_what_a_batch_held_and_was_acked_is_expired(door: Door) -> 
     )
     door.queue.ack(receipt.encode())
     (message,) = (
-        replace(one, proof=receipt)
-        for one in portal.iterate(
-            read_messages(door.lane, [(claimed.planned, claimed.lease.until_us)])
-        )
+        one
+        for one in portal.iterate(read_deliveries(door.lane, [(claimed.planned, claimed.lease)]))
         if one.body == b"a"
     )
     with pytest.raises(cassieq.ReceiptExpired):

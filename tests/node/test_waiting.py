@@ -97,7 +97,7 @@ def looks(classes: cassieq.Queue, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     getter = classes._work.waiting.getter
     look = getter.look
 
-    async def noted(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
+    async def noted(lane: Lane, wanted: GetRequest) -> list[cassieq.Delivery]:
         found = await look(lane, wanted)
         made.append((wanted.min_priority, wanted.visibility_us / 1e6, len(found)))
         return found
@@ -187,7 +187,7 @@ def test_a_look_that_fails_for_its_terms_fails_those_who_have_them_else_it_fails
 
     have_come = asyncio.Event()
 
-    async def failing(lane: Lane, wanted: GetRequest) -> list[cassieq.Message]:
+    async def failing(lane: Lane, wanted: GetRequest) -> list[cassieq.Delivery]:
         while not have_come.is_set():  # they may come in several turns of the loop
             if classes._work.waiting.count == 3:
                 have_come.set()
@@ -250,7 +250,7 @@ def test_messages_go_to_the_waiters_in_their_order(
 ) -> None:
     wanted = replace(queue._ways(4, None, None, 0).wanted(queue._lane), wait_s=20)
 
-    async def three() -> list[list[cassieq.Message]]:
+    async def three() -> list[list[cassieq.Delivery]]:
         """They come in one turn of the engine's loop."""
         gets = (queue._work.waiting.get(queue._lane, wanted) for _ in range(3))
         return await asyncio.gather(*gets)

@@ -280,7 +280,7 @@ def test_a_lease_is_renewed_as_long_as_the_function_runs(
     process = workers.start("wait_for_go", "--visibility-timeout", "1s")
     has(lambda: len(workers.said("began")) == 1, "the function to begin")
     until_us = client.now_us() + 4_000_000
-    seen: list[cassieq.Message] = []
+    seen: list[cassieq.Delivery] = []
     while client.now_us() < until_us:
         seen += queue.get(wait=0.5)
     workers.write("go")

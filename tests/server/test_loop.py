@@ -25,8 +25,9 @@ import pytest
 
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.errors import StoreUnavailable
-from cassieq_spark.model.ids import LaneId
-from cassieq_spark.queue.message import Message
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.settings import GatewaySettings
@@ -216,18 +217,19 @@ ANSWERS: dict[str, Request] = {
 """Requests of a few bytes that are answered with ten messages."""
 
 
-def message(body: bytes, headers: dict[str, str] | None = None) -> Message:
-    return Message(
+def message(body: bytes, headers: dict[str, str] | None = None) -> Delivery:
+    lane = LaneId(UUID(int=1))
+    return Delivery(
         message_id=str(UUID(int=7)),
         id=1,
         body=body,
         tag=None,
         headers=headers or {},
-        proof=None,
         delivery_count=1,
         enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
-        visible_until=None,
-        lane=LaneId(UUID(int=1)),
+        visible_until=datetime(2026, 1, 2, tzinfo=UTC),
+        lane=lane,
+        _proof=Receipt(lane=lane, bucket=BucketNo(1), lease_id=UUID(int=2), first=1, last=1),
     )
 
 
@@ -363,18 +365,18 @@ def test_who_asks_is_found_out_in_proportion(checked: Loop, what: str) -> None:
     grows(checked, GROWING_SIGNED[what], what)
 
 
-def tens_of(one: Message, monkeypatch: pytest.MonkeyPatch) -> list[Message]:
+def tens_of(one: Delivery, monkeypatch: pytest.MonkeyPatch) -> list[Delivery]:
     """What each receive gets, and the list of what is given back."""
-    given_back: list[Message] = []
+    given_back: list[Delivery] = []
 
-    async def receive(*_args: object, **_asked: object) -> list[Message]:
+    async def receive(*_args: object, **_asked: object) -> list[Delivery]:
         return [one] * 10
 
     async def opened(*_args: object) -> Any:
         settings = SimpleNamespace(visibility_timeout_s=30)
         return SimpleNamespace(name="x", labels={}, settings=settings)
 
-    def give_back(_self: object, _queue: str, messages: list[Message]) -> None:
+    def give_back(_self: object, _queue: str, messages: list[Delivery]) -> None:
         given_back.extend(messages)
 
     monkeypatch.setattr(Backend, "receive", receive)

@@ -19,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import cassieq_spark as cassieq
 from cassieq_spark.errors import CasAmbiguous, QueueDeleted, ReceiptExpired
 from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
+from cassieq_spark.queue.message import proof_of
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.serve import GatewayServer
 from cassieq_spark.server.settings import GatewaySettings
@@ -242,7 +243,8 @@ def test_a_consumers_late_acks_and_failures_have_their_codes(
         with FaultyStore().on(client.store.session) as faults:
             again = consumer.get(30)
             assert again is not None
-            faults.unreachable(again.proof.bucket, lane=again.proof.lane, how=Away.UNAVAILABLE)
+            proof = proof_of(again)
+            faults.unreachable(proof.bucket, lane=proof.lane, how=Away.UNAVAILABLE)
             consumer.ack(again)
             # It sends its CAS without a read (ADR 34): what was not answered may have been applied.
             with pytest.raises(CasAmbiguous):

@@ -72,7 +72,7 @@ class Shop:
         self.orders.put(b"\xff\x00\x01", delay=3_600)
         self.orders.put(b"x" * 5_000, headers={"trace": "y" * 300})
 
-    def _got(self, count: int) -> list[cassieq.Message]:
+    def _got(self, count: int) -> list[cassieq.Delivery]:
         found = self.orders.get(count, wait=10)
         assert found
         return found

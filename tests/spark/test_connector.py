@@ -26,7 +26,7 @@ from tests.fixtures.processes import CHILDREN
 from tests.fixtures.streams import bodies
 
 if TYPE_CHECKING:
-    from cassieq_spark import Client, Message
+    from cassieq_spark import Client, Delivery
     from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.streams import Streams
 
@@ -64,7 +64,7 @@ class Door:
         self._client = client
         self._prefix = prefix
         self._said = said
-        self._drained: dict[str, list[Message]] = {}
+        self._drained: dict[str, list[Delivery]] = {}
 
     def said(self, scenario: str) -> dict[str, Any]:
         return self._said[scenario]
@@ -72,11 +72,11 @@ class Door:
     def queue(self, scenario: str) -> cassieq.Queue:
         return self._client.queue(f"{self._prefix}.{scenario}")
 
-    def drained(self, scenario: str) -> list[Message]:
+    def drained(self, scenario: str) -> list[Delivery]:
         """All that could be got, acked; the same list each time."""
         if scenario not in self._drained:
             queue = self.queue(scenario)
-            found: list[Message] = []
+            found: list[Delivery] = []
             while some := queue.get(1_000):
                 found += some
                 queue.ack(some)

@@ -16,7 +16,7 @@ from tests.fixtures.streams import bodies, bodies_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark import Message
+    from cassieq_spark import Delivery
     from tests.fixtures.streams import Streams
 
 COUNTS = ("visible", "in_flight", "delayed")
@@ -84,6 +84,6 @@ def test_orders_with_a_verdict_each(streams: Streams) -> None:
     assert (0, 0, 1) == tuple(getattr(streams.queue.stats(), name) for name in COUNTS)
 
 
-def _dead_letters(streams: Streams, name: str) -> list[Message]:
+def _dead_letters(streams: Streams, name: str) -> list[Delivery]:
     streams.client.repair(streams.queue.name)
     return streams.client.queue(name).get(10)

@@ -84,7 +84,7 @@ def test_spark_reads_the_body_that_a_program_has_given_a_message(streams: Stream
 @pytest.mark.invariant("I2")
 def test_a_program_and_a_query_share_a_queue_and_nothing_is_in_both(streams: Streams) -> None:
     streams.put(streams.numbered(0, 3_000))
-    mine: list[cassieq.Message] = []
+    mine: list[cassieq.Delivery] = []
 
     def handler(frame: DataFrame, batch_id: int) -> None:
         seen(frame, batch_id)

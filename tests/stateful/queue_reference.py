@@ -11,7 +11,7 @@ from cassieq_spark.queue.settle.settle import AckResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
 
 
 class Place(StrEnum):
@@ -54,7 +54,7 @@ class Reference:
         assert message_id not in self.messages
         self.messages[message_id] = message
 
-    def got(self, found: Iterable[Message], *, at_most: int, visibility_s: float) -> None:
+    def got(self, found: Iterable[Delivery], *, at_most: int, visibility_s: float) -> None:
         """What a get returned: all of it was visible, and something was returned if it could."""
         ids = [one.message_id for one in found]
         assert len(ids) == len(set(ids)) <= at_most
@@ -70,7 +70,7 @@ class Reference:
             expected.until_s = self.now_s + visibility_s
             expected.receipt = one.receipt
 
-    def acked(self, held: Message, verdict: AckResult) -> None:
+    def acked(self, held: Delivery, verdict: AckResult) -> None:
         expected = self.messages[held.message_id]
         if self.holds(held):
             allowed = (
@@ -84,18 +84,18 @@ class Reference:
         if verdict is AckResult.ACKED:
             expected.place = Place.DONE
 
-    def given_back(self, held: Message, *, was_done: bool, delay_s: float = 0) -> None:
+    def given_back(self, held: Delivery, *, was_done: bool, delay_s: float = 0) -> None:
         if self._check(held, was_done=was_done):
             expected = self.messages[held.message_id]
             expected.place = Place.FREE
             expected.receipt = None
             expected.due_s = self.now_s + delay_s
 
-    def extended(self, held: Message, *, was_done: bool, until_s: float) -> None:
+    def extended(self, held: Delivery, *, was_done: bool, until_s: float) -> None:
         if self._check(held, was_done=was_done):
             self.messages[held.message_id].until_s = until_s
 
-    def updated(self, held: Message, new: Message | None, *, body: bytes | None) -> None:
+    def updated(self, held: Delivery, new: Delivery | None, *, body: bytes | None) -> None:
         """``new``: what update returned; None: it was refused."""
         if self._check(held, was_done=new is not None):
             assert new is not None
@@ -104,7 +104,7 @@ class Reference:
             assert expected.body == new.body
             expected.receipt = new.receipt
 
-    def rejected(self, held: Message, *, was_done: bool) -> None:
+    def rejected(self, held: Delivery, *, was_done: bool) -> None:
         if self._check(held, was_done=was_done):
             self.messages[held.message_id].place = Place.REJECTED
 
@@ -133,7 +133,7 @@ class Reference:
         limit = self.max_deliveries
         return limit is not None and one.count >= limit and self._is_there(one)
 
-    def holds(self, held: Message) -> bool:
+    def holds(self, held: Delivery) -> bool:
         expected = self.messages[held.message_id]
         return expected.place is Place.HELD and expected.receipt == held.receipt
 
@@ -162,7 +162,7 @@ class Reference:
             return one.until_s < self.now_s
         return one.place is Place.FREE and one.due_s <= self.now_s
 
-    def _check(self, held: Message, *, was_done: bool) -> bool:
+    def _check(self, held: Delivery, *, was_done: bool) -> bool:
         holds = self.holds(held)
         assert was_done == holds or (holds and self.is_dying(self.messages[held.message_id]))
         return was_done

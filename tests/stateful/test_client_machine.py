@@ -34,7 +34,7 @@ from tests.stateful.queue_reference import Expected, Place, Reference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
     from cassieq_spark.testing import EmbeddedCassandra
 
 STEP_S = 1_000
@@ -81,7 +81,7 @@ class TwoClients(RuleBasedStateMachine):
         self._name = f"machine.{new_uuid().hex}"
         self._doors: list[Door] = []
         self._bodies = 0
-        self._got: list[Message] = []
+        self._got: list[Delivery] = []
         self._lives = 0
 
     @initialize(
@@ -267,7 +267,7 @@ class TwoClients(RuleBasedStateMachine):
         for one in self._clients:
             intercept(one._session, None)
 
-    def _some(self, data: st.DataObject) -> list[Message]:
+    def _some(self, data: st.DataObject) -> list[Delivery]:
         numbers = st.sets(st.integers(0, len(self._got) - 1), min_size=1, max_size=5)
         return [self._got[number] for number in sorted(data.draw(numbers))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -14,8 +15,9 @@ import pytest
 from fastapi import FastAPI
 
 import cassieq_spark as cassieq
-from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.moments import time_of
+from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import ConnectionArguments
 
 PROTOCOLS = {
@@ -29,11 +31,17 @@ MESSAGE = cassieq.Message(
     body=b"\xff\x00",
     tag=None,
     headers={"trace": "on"},
-    proof=None,
     delivery_count=1,
     enqueued_at=datetime(2026, 11, 28, tzinfo=UTC),
-    visible_until=None,
     lane=LaneId(UUID(int=1)),
+)
+
+RECEIPT = Receipt(lane=MESSAGE.lane, bucket=BucketNo(1), lease_id=UUID(int=2), first=1, last=1)
+
+DELIVERY = cassieq.Delivery(
+    **{one.name: getattr(MESSAGE, one.name) for one in fields(MESSAGE)},
+    visible_until=datetime(2026, 11, 29, tzinfo=UTC),
+    _proof=RECEIPT,
 )
 
 INFO = cassieq.QueueInfo(
@@ -93,19 +101,25 @@ def test_a_web_application_returns_queues_messages_and_its_openapi_document() ->
 
     @app.get("/messages")
     def _messages() -> list[cassieq.Message]:
-        return [MESSAGE]
+        return [MESSAGE, DELIVERY]
+
+    @app.get("/deliveries")
+    def _deliveries() -> list[cassieq.Delivery]:
+        return [DELIVERY]
 
     async def ask() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
-            paths = "/queues", "/messages", "/openapi.json"
+            paths = "/queues", "/messages", "/deliveries", "/openapi.json"
             return [await http.get(path) for path in paths]
 
-    queues, messages, openapi = asyncio.run(ask())
+    queues, messages, deliveries, openapi = answers = asyncio.run(ask())
 
-    assert [200, 200, 200] == [one.status_code for one in (queues, messages, openapi)]
+    assert [200] * 4 == [one.status_code for one in answers]
     assert [("orders", {"owner": "billing"})] == [
         (one["name"], one["labels"]) for one in queues.json()
     ]
-    assert [("_wA=", {"trace": "on"})] == [(one["body"], one["headers"]) for one in messages.json()]
-    assert {"Message", "QueueInfo"} <= openapi.json()["components"]["schemas"].keys()
+    shown = [(one["body"], one["headers"]) for one in messages.json()]
+    assert [("_wA=", {"trace": "on"})] * 2 == shown
+    assert ["2026-11-29T00:00:00Z"] == [one["visible_until"] for one in deliveries.json()]
+    assert {"Delivery", "Message", "QueueInfo"} <= openapi.json()["components"]["schemas"].keys()

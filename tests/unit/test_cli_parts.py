@@ -24,7 +24,7 @@ from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
 
 
 class Pieces(io.RawIOBase):
@@ -202,7 +202,7 @@ def test_a_pause_ends_at_its_moment_or_soon_after_a_signal() -> None:
 def test_a_long_wait_is_many_short_looks_that_end_at_its_deadline() -> None:
     clock, looks = CountingClock(), []
 
-    def look(seconds: float) -> list[Message]:
+    def look(seconds: float) -> list[Delivery]:
         looks.append(seconds)
         clock.wait(seconds)
         return []

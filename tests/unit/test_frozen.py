@@ -9,24 +9,23 @@ import pickle
 import warnings
 from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass, replace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.receipt import Receipt
-from tests.unit.test_annotations import INFO, MESSAGE
+from tests.unit.test_annotations import DELIVERY, INFO, MESSAGE, RECEIPT
 
 VALUES: list[Any] = [
     INFO,
     INFO.settings,
     MESSAGE,
+    DELIVERY,
     cassieq.Progress(queue="orders", queues_done=0, queues=1, share=0.5),
     cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
     cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
     cassieq.Settled(acked=1),
-    Receipt(lane=LaneId(UUID(int=1)), bucket=BucketNo(1), lease_id=UUID(int=2), first=1, last=1),
+    RECEIPT,
 ]
 
 
@@ -87,6 +86,18 @@ def test_a_message_keeps_none_of_the_dict_that_it_was_made_of() -> None:
     message = replace(MESSAGE, headers=given)
     given["trace"] = "off"
     assert {"trace": "on"} == message.headers
+
+
+def test_a_delivery_is_a_message_with_a_receipt_and_shows_neither_that_nor_a_long_body() -> None:
+    delivery = replace(DELIVERY, body=b"x" * 100)
+    assert isinstance(delivery, cassieq.Message)
+    assert MESSAGE != DELIVERY
+    assert RECEIPT == Receipt.decode(delivery.receipt)
+    assert not hasattr(MESSAGE, "receipt")
+    assert (
+        f"Delivery(message_id={delivery.message_id!r}, id=1, body={b'x' * 32!r}... (100 bytes), "
+        "tag=None, delivery_count=1)"
+    ) == repr(delivery)
 
 
 def test_a_subclass_of_a_value_has_attributes_of_its_own() -> None:

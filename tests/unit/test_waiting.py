@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
 
 
 def request(*, wait_s: float, at_least: int = 0) -> GetRequest:
@@ -35,7 +35,7 @@ class Getter:
     lanes: int = 1
     looked: list[tuple[Any, int]] = field(default_factory=list)
 
-    async def look(self, lane: Any, wanted: GetRequest) -> list[Message]:
+    async def look(self, lane: Any, wanted: GetRequest) -> list[Delivery]:
         self.looked.append((lane.name, wanted.min_priority))
         return []
 
@@ -129,7 +129,7 @@ class Backlog(Getter):
     a_look: int = 200
     takes_s: float = 0.0
 
-    async def look(self, lane: Any, wanted: GetRequest) -> list[Message]:
+    async def look(self, lane: Any, wanted: GetRequest) -> list[Delivery]:
         self.looked.append((lane.name, wanted.min_priority))
         await asyncio.sleep(self.takes_s)
         count = min(self.left, wanted.at_most, self.a_look)
@@ -266,7 +266,7 @@ def test_whatever_ends_a_look_is_raised_in_those_who_wait_and_the_next_one_looks
         here.getter = getter  # type: ignore[assignment]
         look = getter.look
 
-        async def dies(*_: Any) -> list[Message]:
+        async def dies(*_: Any) -> list[Delivery]:
             getter.look = look  # type: ignore[method-assign]
             raise Killed
 

@@ -12,8 +12,9 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model.ids import LaneId
-from cassieq_spark.queue.message import Message
+from cassieq_spark.model.ids import BucketNo, LaneId
+from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
 
@@ -34,17 +35,18 @@ def call(message):
 """
 
 
-def message(body: bytes) -> Message:
-    return Message(
+def message(body: bytes) -> Delivery:
+    lane = LaneId(new_uuid())
+    return Delivery(
         message_id=str(new_uuid()),
         id=1,
         body=body,
         tag=None,
-        proof=None,
         delivery_count=1,
         enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
-        visible_until=None,
-        lane=LaneId(new_uuid()),
+        visible_until=datetime(2026, 1, 2, tzinfo=UTC),
+        lane=lane,
+        _proof=Receipt(lane=lane, bucket=BucketNo(1), lease_id=new_uuid(), first=1, last=1),
     )
 
 
@@ -71,7 +73,7 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: Path) -> Itera
     process.kill()
 
 
-def answer_to(process: Process, given: Message) -> Answer | None:
+def answer_to(process: Process, given: Delivery) -> Answer | None:
     assert process.send(given)
     return process.answer(lambda: inf)
 

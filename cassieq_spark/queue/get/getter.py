@@ -26,7 +26,7 @@ from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue.get.claim import GRACE_S, PATIENT_GRACE_S, Claimed, Holder, give_back
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Message, read_messages
+from cassieq_spark.queue.message import Delivery, proof_of, read_deliveries
 
 _READS: Final = 4
 """A get claims and reads at most this many times, if leases run out while bodies are read. Each
@@ -111,7 +111,7 @@ class Getter:
         self._idle: deque[QueueReader] = deque()
         self.lanes = 1
 
-    async def look(self, lane: Lane, wanted: GetRequest) -> list[Message]:
+    async def look(self, lane: Lane, wanted: GetRequest) -> list[Delivery]:
         """Lease messages and read them; none only if none was visible.
 
         Raises:
@@ -131,7 +131,7 @@ class Getter:
 
     async def _claim_and_read(
         self, lane: Lane, reader: QueueReader, wanted: GetRequest
-    ) -> list[Message]:
+    ) -> list[Delivery]:
         at_least = wanted.min_priority
         for _ in range(_READS):
             claimed: list[Claimed] = []
@@ -165,7 +165,7 @@ class Getter:
         return QueueReader(lane, holder)
 
 
-async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Delivery]:
     """Read messages, and return those whose leases still run when all are read (I2) [T17].
 
     Messages of expired leases are given back uncounted if they were not claimed again: no consumer
@@ -181,10 +181,10 @@ async def read_in_time(lane: Lane, claimed: list[Claimed]) -> list[Message]:
     event(_logger, "leases_expired_while_reading", queue=lane.queue, messages=lost)
     await give_back(ended)
     gone = {one.lease.lease_id for one in ended}
-    return [one for one in messages if one.proof is None or one.proof.lease_id not in gone]
+    return [one for one in messages if proof_of(one).lease_id not in gone]
 
 
-async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
+async def _read(lane: Lane, claimed: list[Claimed]) -> list[Delivery]:
     """Read the bodies of leased messages, of all buckets together if all can be read."""
     try:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
@@ -197,7 +197,7 @@ async def _read(lane: Lane, claimed: list[Claimed]) -> list[Message]:
         return await _read_apart(lane, claimed, error)
 
 
-async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Message]:
+async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -> list[Delivery]:
     """Read as many as possible if a bucket does not answer or a stored row is damaged (I10).
 
     Messages of buckets that did not answer are given back uncounted, as no consumer has seen them
@@ -208,11 +208,11 @@ async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -
     Raises:
         CassieqError: No message can be read. The next get goes on with other messages.
     """
-    found: list[list[Message] | CassieqError] = [error]
+    found: list[list[Delivery] | CassieqError] = [error]
     if len(claimed) > 1:
         with lane.store.session.within(each_s=PATIENT_GRACE_S):
             found = await lane.store.session.each(lambda one: _read_claimed(lane, [one]), claimed)
-    messages: list[Message] = []
+    messages: list[Delivery] = []
     unanswered: list[Claimed] = []
     for one, read in zip(claimed, found, strict=True):
         if isinstance(read, DataLoss | RowCorrupt):
@@ -235,9 +235,9 @@ async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -
     return messages
 
 
-async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Message]:
-    plan = [(one.planned, one.lease.until_us) for one in claimed]
-    return [message async for message in read_messages(lane, plan, goes_on=True)]
+async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Delivery]:
+    plan = [(one.planned, one.lease) for one in claimed]
+    return [message async for message in read_deliveries(lane, plan)]
 
 
 async def _held(lane: Lane, claimed: list[Claimed]) -> list[Claimed]:

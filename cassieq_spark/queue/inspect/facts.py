@@ -421,7 +421,7 @@ async def peek(lane: Lane, at_most: int) -> list[Message]:
             break
     if away and not plan:
         raise first_of(away)
-    return [one async for one in read_messages(lane, [(planned, None) for planned in plan])]
+    return [one async for one in read_messages(lane, plan)]
 
 
 async def browse(lane: Lane) -> AsyncIterator[Message]:
@@ -432,7 +432,7 @@ async def browse(lane: Lane) -> AsyncIterator[Message]:
     """
     away: dict[Place, CassieqError] = {}
     plan = [planned async for planned in plan_visible(lane, away=away)]
-    async for message in read_messages(lane, [(planned, None) for planned in plan]):
+    async for message in read_messages(lane, plan):
         yield message
     if away:
         raise first_of(away)
@@ -541,7 +541,7 @@ async def page(lane: Lane, at_most: int, *, after: Spot | None = None) -> list[M
         if left <= 0:
             break
     order = {one.lane: at for at, one in enumerate(plan)}
-    found = [one async for one in read_messages(lane, [(one, None) for one in plan])]
+    found = [one async for one in read_messages(lane, plan)]
     return sorted(found, key=lambda one: (order[one.lane], one.id))
 
 

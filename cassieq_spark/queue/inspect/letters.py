@@ -14,7 +14,7 @@ from cassieq_spark.model.dead_letter import headers_of
 from cassieq_spark.model.moments import show_time
 from cassieq_spark.options import values
 from cassieq_spark.options.values import NotAllowed
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message
 
 _AGE: Final = values.seconds(0, 36_500 * 86_400.0)
 
@@ -28,6 +28,7 @@ def as_object(message: Message) -> dict[str, Any]:
         body = {"body": message.body.decode("utf-8")}
     except UnicodeDecodeError:
         body = {"body": base64.b64encode(message.body).decode("ascii"), "encoding": "base64"}
+    held = message if isinstance(message, Delivery) else None
     return {
         "message_id": message.message_id,
         "id": message.id,
@@ -37,10 +38,10 @@ def as_object(message: Message) -> dict[str, Any]:
         "tag": message.tag,
         "group": message.group,
         "headers": dict(message.headers),
-        "receipt": message.receipt,
+        "receipt": None if held is None else held.receipt,
         "delivery_count": message.delivery_count,
         "enqueued_at": show_time(message.enqueued_at),
-        "visible_until": show_time(message.visible_until),
+        "visible_until": None if held is None else show_time(held.visible_until),
     }
 
 

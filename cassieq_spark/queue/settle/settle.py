@@ -35,7 +35,7 @@ from cassieq_spark.model.settlement import Ack, Action, Judged, Reject, Update
 from cassieq_spark.options import arguments
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane, first_of, per_bucket
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message, proof_of
 
 if TYPE_CHECKING:
     from cassieq_spark.model.settlement import Asked
@@ -51,7 +51,7 @@ _logger = get_logger("queue")
 # --- receipts of a user ---------------------------------------------------------------------------
 
 
-def checked(lane: Lane, messages: Message | str | Iterable[Message | str]) -> list[Receipt]:
+def checked(lane: Lane, messages: Delivery | str | Iterable[Delivery | str]) -> list[Receipt]:
     """Return the receipts of a message, a receipt, or a list of either, in order.
 
     Raises:
@@ -86,10 +86,10 @@ def foreign(
 
 
 def _checked(lane: Lane, fixed: Fixed, held: object) -> Receipt:
-    if isinstance(held, Message):
-        if not isinstance(held.proof, Receipt):
-            raise foreign(lane, "has no receipt: it was only looked at, or was given back")
-        receipt = held.proof
+    if isinstance(held, Delivery):
+        receipt = proof_of(held)
+    elif isinstance(held, Message):
+        raise foreign(lane, "has no receipt: it was only looked at")
     else:
         receipt = Receipt.decode(held)
     if not fixed.has(receipt.lane):

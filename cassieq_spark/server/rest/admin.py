@@ -24,8 +24,8 @@ TARGET: Final = "dead_letter_queue"
 def settings_of(queue: AsyncQueue, principal: Principal) -> dict[str, Any]:
     """A queue's settings, with the dead-letter queue as its owner names it."""
     settings = queue.settings.by_option()
-    if settings[TARGET] is not None:
-        settings[TARGET] = principal.own_name(settings[TARGET])
+    if (dead := queue.settings.dead_letter_queue) is not None:
+        settings[TARGET] = principal.own_name(dead)
     return settings
 
 

@@ -22,7 +22,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.options import arguments
 from cassieq_spark.queue.inspect.facts import browse
 from cassieq_spark.queue.inspect.letters import as_object, conditions, letter_as_object
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery, Message
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server import batches
@@ -214,14 +214,14 @@ def _headers(request: Request) -> dict[str, str]:
     return found
 
 
-def _raw(message: Message | None, headers: dict[str, str]) -> Answer:
+def _raw(message: Delivery | None, headers: dict[str, str]) -> Answer:
     """The body of one message as it is; all else is in headers."""
     if message is None:
         return Answer(None, 204, headers)
     found = {
         **headers,
         "Cassieq-Message-Id": message.message_id,
-        "Cassieq-Receipt": message.receipt or "",
+        "Cassieq-Receipt": message.receipt,
         "Cassieq-Delivery-Count": str(message.delivery_count),
         "Cassieq-Priority": str(message.priority),
         "Cassieq-Enqueued-At": show_time(message.enqueued_at) or "",
@@ -374,23 +374,25 @@ async def _updated(
         raise errors.OptionInvalid(
             "an update has neither body nor visibility_timeout. Give one of them"
         )
-    found = await queue.update(_message(receipt), body=body, visibility_timeout=seconds)
+    found = await queue.update(_delivery(receipt), body=body, visibility_timeout=seconds)
+    if found.receipt == receipt:  # the message was given back
+        return {"new_receipt": None, "visible_until": None}
     return {"new_receipt": found.receipt, "visible_until": show_time(found.visible_until)}
 
 
-def _message(receipt: str) -> Message:
-    """A message of which only the receipt is known: an update needs nothing else of it."""
+def _delivery(receipt: str) -> Delivery:
+    """A delivery of which only the receipt is known: an update needs nothing else of it."""
     proof = Receipt.decode(receipt)
-    return Message(
+    return Delivery(
         message_id=str(UUID(int=0)),
         id=0,
         body=b"",
         tag=None,
-        proof=proof,
         delivery_count=0,
         enqueued_at=time_of(0),
-        visible_until=None,
+        visible_until=time_of(0),
         lane=proof.lane,
+        _proof=proof,
     )
 
 

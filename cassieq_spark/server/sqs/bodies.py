@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from cassieq_spark.model import dead_letter
 from cassieq_spark.model.dead import REDRIVE
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.server.sqs.attributes import check_known
 from cassieq_spark.server.sqs.call import Call, SqsError, invalid, is_text
 from cassieq_spark.server.sqs.protocol import Typed
@@ -274,7 +274,7 @@ def wanted_of(call: Call) -> Asked:
     )
 
 
-def shown(call: Call, message: Message, wanted: Asked, now_ms: int) -> dict[str, Any]:
+def shown(call: Call, message: Delivery, wanted: Asked, now_ms: int) -> dict[str, Any]:
     """Return a message as the answer has it."""
     text, is_base64 = text_of(message.body)
     found: dict[str, Any] = {
@@ -296,7 +296,7 @@ def shown(call: Call, message: Message, wanted: Asked, now_ms: int) -> dict[str,
     return found
 
 
-def _system_attributes(call: Call, message: Message, now_ms: int) -> dict[str, str]:
+def _system_attributes(call: Call, message: Delivery, now_ms: int) -> dict[str, str]:
     letter = dead_letter.headers_of(message.headers)
     # Older releases wrote into a redriven message, too, where it came from.
     source = None if letter.reason == REDRIVE else letter.source_queue

@@ -12,7 +12,7 @@ from cassieq_spark.aio.queue import AsyncQueue
 from cassieq_spark.errors import CassieqError, ReceiptExpired, ReceiptInvalid, StoreTimeout
 from cassieq_spark.model.group import is_group
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.message import Message
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.server.batches import Common, Outgoing, acks, put
 from cassieq_spark.server.sqs import attributes as settings
@@ -137,7 +137,7 @@ async def change_visibility(call: Call, entries: Entries) -> Answers:
 
 
 async def _end_if_zero(
-    call: Call, queue: AsyncQueue, messages: Iterable[Message], visibility_s: int | None
+    call: Call, queue: AsyncQueue, messages: Iterable[Delivery], visibility_s: int | None
 ) -> None:
     """Let anybody get the messages from now on if the visibility timeout is 0.
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import combinations
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, Unpack
 from uuid import UUID
 
 import msgpack
@@ -38,7 +38,14 @@ from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, LaneId, Place
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Action, Reject, Release
-from cassieq_spark.options import ConnectionOptions, arguments, parse_connection, queue_name
+from cassieq_spark.options import (
+    ConnectionArguments,
+    ConnectionOptions,
+    arguments,
+    by_option,
+    parse_connection,
+    queue_name,
+)
 from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.lane import Lane, each_bucket
 from cassieq_spark.queue.settle.batches import Settled, counted, total
@@ -88,13 +95,11 @@ def settle(
     *,
     queue: str,
     contact_points: str | Sequence[str] | None = None,
-    keyspace: str | None = None,
-    datacenter: str | None = None,
     receipt_column: str = "receipt",
     delay: float | timedelta = 0,
     reason: str = "rejected",
     on_stale: str = "count",
-    **options: Any,
+    **connection: Unpack[ConnectionArguments],
 ) -> Settled:
     """Ack, release or reject each message of a DataFrame by its receipt. Runs two Spark jobs.
 
@@ -108,13 +113,12 @@ def settle(
             repair moves it to the dead-letter queue; null: unchanged, it comes back when its
             lease ends.
         queue: The queue that issued the receipts.
-        contact_points, keyspace, datacenter: As for `connect`, also by ``CASSIEQ_...`` variables.
+        contact_points, connection: As for `connect`, also by ``CASSIEQ_...`` variables.
         delay: Seconds or timedelta during which nobody gets released messages.
         reason: Why messages are rejected, at most 200 characters: header ``cassieq-reason``.
         on_stale: Receipts whose delivery has ended settle nothing. ``count``: they are counted,
             and a warning is logged; ``fail``: `ReceiptExpired` names them after all others are
             settled.
-        options: Further connection options: ``username``, ``password``, ``ssl_ca_file`` and so on.
 
     Raises:
         OptionInvalid: An argument has a wrong form, a verdict is unknown, or one message has two;
@@ -126,14 +130,8 @@ def settle(
         QueueNotFound: The queue does not exist.
         PySparkException: A task failed; the text also names errors of the store. Settle again.
     """
-    connection = parse_connection(
-        {
-            "contactPoints": contact_points,
-            "keyspace": keyspace,
-            "datacenter": datacenter,
-            **{option.replace("_", ""): value for option, value in options.items()},
-        }
-    )
+    own = {"contact_points": contact_points}
+    options = parse_connection(by_option(connection, own, of="settle"))
     name = queue_name(queue)
     delay_us = arguments.delay_us(delay)
     why = arguments.reason(reason)
@@ -149,11 +147,11 @@ def settle(
         "settle",
         "Collect the receipts, and call ack_each, release or reject of the queue",
     )
-    lane = portal.run(open_lane(store.shared(connection), name))
+    lane = portal.run(open_lane(store.shared(options), name))
     gathered = put_together(lane, _read(df, columns))
     if gathered.rejects:
         check_dead_letter_queue(lane)
-    order = _Order(connection=connection, lane=LaneSpec.of(lane), reason=why, delay_us=delay_us)
+    order = _Order(connection=options, lane=LaneSpec.of(lane), reason=why, delay_us=delay_us)
     work = list(gathered.by_bucket.items())
     parts = in_tasks(context, partial(_in_task, order), work, per_task=BUCKETS_PER_TASK)
     settled = total(parts, left=gathered.left)

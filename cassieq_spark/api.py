@@ -1,0 +1,41 @@
+"""The public names, each with its home: the one table from which `cassieq_spark` offers them.
+
+Type checkers read it as it stands. Nothing imports it at run time: that would import everything.
+"""
+
+from cassieq_spark.aio.client import AsyncClient as AsyncClient
+from cassieq_spark.aio.consumer import AsyncConsumer as AsyncConsumer
+from cassieq_spark.aio.queue import AsyncQueue as AsyncQueue
+from cassieq_spark.client import Client as Client
+from cassieq_spark.connecting import connect as connect
+from cassieq_spark.connecting import connect_async as connect_async
+from cassieq_spark.errors import CassieqError as CassieqError
+from cassieq_spark.errors import PutAmbiguous as PutAmbiguous
+from cassieq_spark.errors import QueueDeleted as QueueDeleted
+from cassieq_spark.errors import QueueExists as QueueExists
+from cassieq_spark.errors import QueueNotFound as QueueNotFound
+from cassieq_spark.errors import ReceiptExpired as ReceiptExpired
+from cassieq_spark.errors import ReceiptInvalid as ReceiptInvalid
+from cassieq_spark.errors import StoreError as StoreError
+from cassieq_spark.errors import StreamError as StreamError
+from cassieq_spark.errors import UsageError as UsageError
+from cassieq_spark.options import QueueSettings as QueueSettings
+from cassieq_spark.queue.consumer import Consumer as Consumer
+from cassieq_spark.queue.find import QueueInfo as QueueInfo
+from cassieq_spark.queue.handle import Queue as Queue
+from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
+from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour
+from cassieq_spark.queue.message import Delivery as Delivery
+from cassieq_spark.queue.message import Message as Message
+from cassieq_spark.queue.put.results import PutResult as PutResult
+from cassieq_spark.queue.settle.batches import Settled as Settled
+from cassieq_spark.queue.settle.settle import AckResult as AckResult
+from cassieq_spark.repair.report import Progress as Progress
+from cassieq_spark.repair.report import Redriven as Redriven
+from cassieq_spark.repair.report import RepairReport as RepairReport
+from cassieq_spark.repair.report import VerifyReport as VerifyReport
+from cassieq_spark.spark.connector.config import spark_config as spark_config
+from cassieq_spark.spark.connector.writer import foreach_batch as foreach_batch
+from cassieq_spark.spark.data_source import register as register
+from cassieq_spark.spark.jobs.settle_frame import settle as settle
+from cassieq_spark.spark.listener import CassieqListener as CassieqListener
