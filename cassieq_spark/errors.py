@@ -2,8 +2,8 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ClientClosed · ServerMissing · FunctionInvalid
-    │                                SparkMissing (ImportError)
+    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
+    ├─ ClientClosed
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -96,14 +96,6 @@ class UsageError(CassieqError, ValueError):
     code = "usage"
 
 
-class ClientClosed(UsageError):
-    """The client was closed before the call, or while it ran.
-
-    Remedy:
-        Connect again. Keep the client open for as long as its queues are in use.
-    """
-
-
 class OptionUnknown(UsageError):
     """An option is misspelt, or belongs to another scope.
 
@@ -160,6 +152,14 @@ class FunctionInvalid(UsageError):
 
     Remedy:
         Run it where the module can be imported. The function takes one message.
+    """
+
+
+class ClientClosed(CassieqError):
+    """The client was closed before the call, or while it ran.
+
+    Remedy:
+        Connect again. Keep the client open for as long as its queues are in use.
     """
 
 

@@ -16,7 +16,8 @@ from cassieq_spark.server.sqs.door import SqsDoor
 NOTHING = cast("Any", None)
 DOORS = {"/v1/queues": RestDoor(NOTHING, NOTHING), "/": SqsDoor(NOTHING, NOTHING)}
 
-OF_THE_CLUSTER = {
+NOT_OF_THE_REQUEST = {
+    errors.ClientClosed,
     errors.CasAmbiguous,
     errors.CasContention,
     errors.PutAmbiguous,
@@ -45,7 +46,7 @@ def answered(path: str, error: Exception) -> tuple[int, str | None]:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_whoever_may_come_again_is_told_so(path: str, kind: type[CassieqError]) -> None:
     status, again = answered(path, kind("as it happened"))
-    assert (kind in OF_THE_CLUSTER) == (status == 503)
+    assert (kind in NOT_OF_THE_REQUEST) == (status == 503)
     assert ("1" if kind.retriable else None) == again
 
 

@@ -351,6 +351,7 @@ async def update(call: Call, queue: AsyncQueue) -> dict[str, Any]:
             errors.ReceiptInvalid,
             errors.StoreError,
             errors.UsageError,
+            errors.ClientClosed,
         ) as error:
             results.append(_refused(one.receipt, error))
     return {"results": results}
