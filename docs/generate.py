@@ -70,7 +70,9 @@ sets them.
 
 ERRORS_HEAD = """\
 The text of every error begins with `[cassieq:<code>]`, so the code can be told also where Spark
-hands on text only. Codes are never renamed. *Again* says that the same call may succeed later
+hands on text only. Codes are never renamed. A class of Python beside ours is one of its bases, so
+`except TimeoutError` catches a `StoreTimeout`. It is an `OSError`, too, as a `StoreUnavailable` is:
+handle both before what means the system's own. *Again* says that the same call may succeed later
 without anybody doing anything.
 """
 
@@ -223,7 +225,7 @@ def errors_page() -> str:
         rows = [
             [
                 f"`{kind.code}`",
-                f"`{kind.__name__}`",
+                _class(kind),
                 "yes" if kind.retriable else "no",
                 kind.meaning,
                 kind.remedy,
@@ -338,6 +340,12 @@ def _errors_below(base: type[errors.CassieqError]) -> list[type[errors.CassieqEr
             continue  # a test's own
         found += [kind, *_errors_below(kind)]
     return found
+
+
+def _class(kind: type[errors.CassieqError]) -> str:
+    """The class, with the one of Python that it also is."""
+    pythons = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"]
+    return " · ".join(f"`{name}`" for name in (kind.__name__, *pythons))
 
 
 def _summary(kind: type) -> str:
