@@ -2,13 +2,15 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ClientClosed · ServerMissing · FunctionInvalid
-    │                                SparkMissing (ImportError)
+    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
+    ├─ ClientClosed
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
-    ├─ StoreError                    StoreUnavailable (CassandraLoginFailed · TlsFailed)
-    │                                StoreTimeout · CasAmbiguous · CasContention · RowCorrupt
+    ├─ StoreError                    StoreTimeout (TimeoutError)
+    │                                StoreUnavailable (ConnectionError), of which
+    │                                CassandraLoginFailed · TlsFailed
+    │                                CasAmbiguous · CasContention · RowCorrupt
     │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
@@ -21,6 +23,9 @@
 Spark carries text only across its boundary: class, attributes and cause are gone on the user's
 side. So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one,
 what to do. A code is never renamed after a release. Every error pickles.
+
+`StoreTimeout` and `StoreUnavailable` are OSErrors by their bases, and never the system's own: what
+catches OSError handles `CassieqError` before it.
 """
 
 from __future__ import annotations
@@ -96,14 +101,6 @@ class UsageError(CassieqError, ValueError):
     code = "usage"
 
 
-class ClientClosed(UsageError):
-    """The client was closed before the call, or while it ran.
-
-    Remedy:
-        Connect again. Keep the client open for as long as its queues are in use.
-    """
-
-
 class OptionUnknown(UsageError):
     """An option is misspelt, or belongs to another scope.
 
@@ -160,6 +157,14 @@ class FunctionInvalid(UsageError):
 
     Remedy:
         Run it where the module can be imported. The function takes one message.
+    """
+
+
+class ClientClosed(CassieqError):
+    """The client was closed before the call, or while it ran.
+
+    Remedy:
+        Connect again. Keep the client open for as long as its queues are in use.
     """
 
 
@@ -277,7 +282,7 @@ class StoreError(CassieqError):
     """Errors of Cassandra, each raised from the driver's own exception."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, ConnectionError):
     """No node could take the statement, or too few replicas were up for a quorum.
 
     Remedy:
@@ -287,7 +292,7 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
-class StoreTimeout(StoreError):
+class StoreTimeout(StoreError, TimeoutError):
     """A statement was not answered, even after all its retries.
 
     Remedy:

@@ -71,8 +71,10 @@ sets them.
 
 ERRORS_HEAD = """\
 The text of every error begins with `[cassieq:<code>]`, so you can read the code even where Spark
-passes on only the text. Codes are never renamed. *Again* says whether the same call may succeed
-later by itself.
+passes on only the text. Codes are never renamed. A class of Python beside ours is one of its bases:
+`except TimeoutError` catches a `StoreTimeout`. Python's `TimeoutError` and `ConnectionError` are
+also `OSError`s: handle both before errors of the operating system. *Again* says whether the same
+call may succeed later by itself.
 """
 
 EVENTS_HEAD = """\
@@ -224,7 +226,7 @@ def errors_page() -> str:
         rows = [
             [
                 f"`{kind.code}`",
-                f"`{kind.__name__}`",
+                _class(kind),
                 "yes" if kind.retriable else "no",
                 kind.meaning,
                 kind.remedy,
@@ -339,6 +341,12 @@ def _errors_below(base: type[errors.CassieqError]) -> list[type[errors.CassieqEr
             continue  # a test's own
         found += [kind, *_errors_below(kind)]
     return found
+
+
+def _class(kind: type[errors.CassieqError]) -> str:
+    """The class, with the one of Python that it also is."""
+    pythons = [base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"]
+    return " · ".join(f"`{name}`" for name in (kind.__name__, *pythons))
 
 
 def _summary(kind: type) -> str:

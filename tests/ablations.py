@@ -216,8 +216,8 @@ ABLATIONS: Final = (
     Ablation(
         mark="P5",
         rule="A bucket that is reserved and stays without a row is closed after the gap timeout.",
-        old="            if is_old[bucket] and not has_any:\n                ripe.append(bucket)\n",
-        new="",
+        old="            if is_old[bucket] and not has_any:\n                ripe.append(bucket)",
+        new="            if is_old[bucket] and not has_any:\n                pass",
         tests=(
             "tests/node/test_reader.py::test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed",
         ),

@@ -394,13 +394,14 @@ def ended_by(error: CassieqError | OSError, tell: Callable[[str], None] = print_
     """Report what has ended a command, and return its exit code.
 
     Args:
-        error: An OSError comes from standard output itself.
+        error: Any that is not ours comes from standard output itself.
         tell: Prints it on standard error.
     """
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
         return OF_SIGNAL + signal.SIGPIPE
-    said = cannot_write("standard output", error) if isinstance(error, OSError) else error
+    # A timeout of Cassandra is an OSError, too.
+    said = error if isinstance(error, CassieqError) else cannot_write("standard output", error)
     if isinstance(said, OutputFailed):
         silence(sys.stdout)
     tell(str(said))

@@ -80,7 +80,7 @@ class Consumer(OfOneProcess):
 
         Raises:
             ReceiptInvalid: An entry is not a receipt of this queue; nothing was acked.
-            UsageError: The consumer is closed.
+            ClientClosed: The consumer is closed.
         """
         self._ahead.home.check()
         self._ahead.acks.add(self._ways.receipts(messages))

@@ -281,11 +281,11 @@ _KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
     404: (errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted),
     409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
     500: (errors.RowCorrupt,),
-    503: (Busy, errors.PutAmbiguous, errors.StoreError),
+    503: (Busy, errors.ClientClosed, errors.PutAmbiguous, errors.StoreError),
 }
 STATUS: Final = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
 """The status of each class of error; a class that is not here has that of its nearest base. 503 are
-errors of the cluster, not of the request."""
+errors of the cluster or the gateway, not of the request."""
 
 
 def status_of_class(kind: type[Exception]) -> int:

@@ -22,7 +22,7 @@ from cassandra import Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CasAmbiguous, StoreError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
 from cassieq_spark.model.outcome import (
     Applied,
     Evicted,
@@ -200,6 +200,8 @@ class CasSender:
                 rows = await self._session.run_once(statement, params, until=deadline)
                 self._note_duration(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
+            except CassieqError:  # this time it was not sent
+                raise
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
                     refused = self._session.translated(error, statement.name)

@@ -58,7 +58,7 @@ DRIVER_ERRORS: Final = (
     UnresolvableContactPoints,
     OSError,
 )
-"""All errors that a statement can raise; our own errors are not among these."""
+"""All errors that a statement can raise. Some of our own are OSErrors, too: handle those before."""
 
 _MISSING: Final = ("unconfigured table", "does not exist", "undefined column", "unknown keyspace")
 """The words of Cassandra for a keyspace, a table or a column that is not there."""

@@ -17,7 +17,7 @@ import uvloop
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.consumer import AsyncConsumer
-from cassieq_spark.errors import QueueDeleted, StoreUnavailable, UsageError
+from cassieq_spark.errors import ClientClosed, QueueDeleted, StoreUnavailable, UsageError
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import FaultyStore
 from tests.fixtures.processes import CHILDREN
@@ -440,9 +440,9 @@ def test_close_answers_who_waits_stores_acks_and_leaves_no_thread(
         await asyncio.sleep(0.2)
         await client.close()
         assert [] == await left[0]
-        with pytest.raises(UsageError, match="the client is closed"):
+        with pytest.raises(ClientClosed, match="the client is closed"):
             await opened.put(b"late")
-        with pytest.raises(UsageError, match="the client is closed"):
+        with pytest.raises(ClientClosed, match="the client is closed"):
             await opened.get()
 
     run(work)

@@ -11,6 +11,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark.errors import (
     CassieqError,
+    ClientClosed,
     OptionInvalid,
     QueueExists,
     QueueNotFound,
@@ -278,5 +279,5 @@ def test_every_call_of_a_closed_client_says_so_at_once(open_door: OpenDoor) -> N
         door.client.repair,
         door.client.bootstrap,
     ):
-        with pytest.raises(cassieq.UsageError, match="client is closed"):
+        with pytest.raises(ClientClosed, match="client is closed"):
             call()

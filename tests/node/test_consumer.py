@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import OptionInvalid, StoreTimeout
+from cassieq_spark.errors import ClientClosed, OptionInvalid, StoreTimeout
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue import consumer as module
 from cassieq_spark.queue.settle import ack_buffer
@@ -175,7 +175,7 @@ def test_a_consumer_may_be_closed_by_another_thread(door: Door) -> None:
         consumer.close()
         assert [] == waiting.result()
         assert consumer.get() is None
-        with pytest.raises(cassieq.UsageError, match="closed"):
+        with pytest.raises(ClientClosed, match="closed"):
             consumer.ack([])
 
 
@@ -389,7 +389,7 @@ def test_a_consumer_is_for_one_block(door: Door) -> None:
 def test_a_consumer_of_a_closed_client_says_so(door: Door) -> None:
     with door.queue.consumer() as consumer:
         door.client.close()
-        with pytest.raises(cassieq.UsageError, match="client is closed"):
+        with pytest.raises(ClientClosed, match="client is closed"):
             consumer.get(wait=60)
 
 

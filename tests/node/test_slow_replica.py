@@ -15,7 +15,7 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.errors import CasAmbiguous, StoreError, StoreTimeout
+from cassieq_spark.errors import CasAmbiguous, ClientClosed, StoreError, StoreTimeout
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue import consumer as consumers
@@ -422,7 +422,7 @@ def test_t16_an_ack_that_close_comes_between_is_stored_or_refused(
             acking = pool.submit(consumer.ack, message)
             consumer.close()
             closed.set()
-            with pytest.raises(cassieq.UsageError, match="this consumer is closed"):
+            with pytest.raises(ClientClosed, match="this consumer is closed"):
                 acking.result()
     assert 1 == door.queue.stats().in_flight
 

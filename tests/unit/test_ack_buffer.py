@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,10 +12,13 @@ from uuid import UUID
 import pytest
 
 from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import StoreError, StoreTimeout, StoreUnavailable
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.settle.ack_buffer import AckBuffer
+from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.store import portal
+from cassieq_spark.store.call import one_call
 from cassieq_spark.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -56,9 +60,41 @@ def ack(bucket: int) -> Receipt:
 
 
 def buffer() -> AckBuffer:
-    rows = SimpleNamespace(offer=lambda *_: None)
-    lane: Any = SimpleNamespace(clock=ManualClock(SystemClock()), store=SimpleNamespace(rows=rows))
+    rows, clock = SimpleNamespace(offer=lambda *_: None), ManualClock(SystemClock())
+    session = SimpleNamespace(
+        call=lambda: one_call(30, clock),
+        begin=lambda work, item: asyncio.get_running_loop().create_task(work(item)),
+    )
+    store = SimpleNamespace(rows=rows, session=session)
+    lane: Any = SimpleNamespace(clock=clock, store=store, queue="q")
     return AckBuffer(lane, within_s=600, on_failure=lambda _: None)
+
+
+@pytest.mark.parametrize("error", [StoreTimeout("no answer"), StoreUnavailable("no node")])
+def test_acks_that_the_store_does_not_answer_are_kept_and_sent_again(
+    monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    sent: list[list[Receipt]] = []
+
+    async def settle_receipts(
+        _: Any, receipts: list[Receipt], __: Any
+    ) -> tuple[list[AckResult], None, StoreError | None]:
+        sent.append(receipts)
+        is_first = len(sent) == 1
+        verdict = AckResult.UNKNOWN if is_first else AckResult.ACKED
+        return [verdict] * len(receipts), None, error if is_first else None
+
+    monkeypatch.setattr(
+        "cassieq_spark.queue.settle.ack_buffer.settle.settle_receipts", settle_receipts
+    )
+    acks = buffer()
+    acks.add([ack(1)])
+    with pytest.raises(type(error)) as raised:
+        portal.run(acks.flush())
+    assert error is raised.value
+    assert portal.run(is_planned(acks))
+    portal.run(acks.flush())
+    assert [[ack(1)], [ack(1)]] == sent
 
 
 async def is_planned(acks: AckBuffer) -> bool:

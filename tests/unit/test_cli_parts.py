@@ -19,7 +19,13 @@ from cassieq_spark.cli.messages import batches, get_unless
 from cassieq_spark.cli.repair import show
 from cassieq_spark.cli.shell import Interrupt, Out, Work, exit_codes, print_rows, show_text
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import BodyInvalid
+from cassieq_spark.errors import (
+    BodyInvalid,
+    CassieqError,
+    ClientClosed,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 
@@ -185,6 +191,17 @@ def test_the_second_signal_ends_a_command_with_its_own_exit_code(number: int, co
     with pytest.raises(typer.Exit) as caught:
         command()
     assert code == caught.value.exit_code
+
+
+@pytest.mark.parametrize("kind", [StoreTimeout, StoreUnavailable, ClientClosed])
+def test_what_the_store_says_is_no_failure_of_standard_output(
+    kind: type[CassieqError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as caught, exit_codes():
+        raise kind("no node answers")
+    assert 1 == caught.value.exit_code
+    typer.echo("it still writes")
+    assert ("it still writes\n", f"[cassieq:{kind.code}] no node answers\n") == capsys.readouterr()
 
 
 def test_a_pause_ends_at_its_moment_or_soon_after_a_signal() -> None:

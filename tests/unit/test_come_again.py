@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from cassieq_spark import errors
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.server.backend import Busy
+from cassieq_spark.server.rest import messages
 from cassieq_spark.server.rest.door import RestDoor
 from cassieq_spark.server.sqs.call import translated
 from cassieq_spark.server.sqs.door import SqsDoor
@@ -16,7 +19,8 @@ from cassieq_spark.server.sqs.door import SqsDoor
 NOTHING = cast("Any", None)
 DOORS = {"/v1/queues": RestDoor(NOTHING, NOTHING), "/": SqsDoor(NOTHING, NOTHING)}
 
-OF_THE_CLUSTER = {
+NOT_OF_THE_REQUEST = {
+    errors.ClientClosed,
     errors.CasAmbiguous,
     errors.CasContention,
     errors.PutAmbiguous,
@@ -45,13 +49,32 @@ def answered(path: str, error: Exception) -> tuple[int, str | None]:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_whoever_may_come_again_is_told_so(path: str, kind: type[CassieqError]) -> None:
     status, again = answered(path, kind("as it happened"))
-    assert (kind in OF_THE_CLUSTER) == (status == 503)
+    assert (kind in NOT_OF_THE_REQUEST) == (status == 503)
     assert ("1" if kind.retriable else None) == again
 
 
 @pytest.mark.parametrize("path", DOORS)
 def test_whoever_sends_too_much_comes_again(path: str) -> None:
     assert (503, "1") == answered(path, Busy())
+
+
+@pytest.mark.parametrize("kind", [errors.StoreTimeout, errors.ClientClosed])
+def test_an_update_that_the_gateways_end_cuts_off_leaves_those_before_it_their_answers(
+    monkeypatch: pytest.MonkeyPatch, kind: type[CassieqError]
+) -> None:
+    told: list[dict[str, str] | CassieqError] = [{"new_receipt": "r"}, kind("as it happened")]
+
+    async def updated(*_: object) -> dict[str, str]:
+        if isinstance(found := told.pop(0), CassieqError):
+            raise found
+        return found
+
+    monkeypatch.setattr(messages, "_updated", updated)
+    update = SimpleNamespace(receipt="mine", body=b"", visibility_timeout=None)
+    call = SimpleNamespace(body=SimpleNamespace(updates=[update, update]))
+    results = asyncio.run(cast("Any", messages.update).__wrapped__(call, NOTHING))["results"]
+    assert ["updated", "unknown"] == [one["verdict"] for one in results]
+    assert (kind.code, 503) == (results[1]["problem"]["code"], results[1]["problem"]["status"])
 
 
 @pytest.mark.parametrize("kind", [errors.StoreTimeout, errors.PutAmbiguous])

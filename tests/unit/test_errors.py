@@ -10,7 +10,7 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import errors
-from cassieq_spark.errors import CassieqError, StoreTimeout
+from cassieq_spark.errors import CassieqError, StoreTimeout, copied
 from cassieq_spark.model.rows.events import Answer, End
 from cassieq_spark.store import rows
 
@@ -146,7 +146,7 @@ def test_the_tree_in_the_docstring_has_every_class_once() -> None:
     tree = (errors.__doc__ or "").partition("Spark carries")[0]
 
     without_bases = re.sub(
-        r"\(?(Value|Import|Runtime|Connection|Timeout)Error\)?", "", tree.partition("\n")[2]
+        r"\((Value|Import|Connection|Timeout)Error\)", "", tree.partition("\n")[2]
     )
     drawn = re.findall(r"[A-Z][A-Za-z]+", without_bases)
 
@@ -156,7 +156,6 @@ def test_the_tree_in_the_docstring_has_every_class_once() -> None:
 def test_mistakes_of_a_caller_are_value_errors() -> None:
     assert {
         errors.UsageError,
-        errors.ClientClosed,
         errors.OptionUnknown,
         errors.OptionInvalid,
         errors.BodyInvalid,
@@ -166,6 +165,26 @@ def test_mistakes_of_a_caller_are_value_errors() -> None:
         errors.SparkMissing,
         errors.ReceiptInvalid,
     } == {kind for kind in ALL if issubclass(kind, ValueError)}
+
+
+def test_a_timeout_and_a_lost_connection_are_what_python_calls_so() -> None:
+    assert [errors.StoreTimeout] == [kind for kind in ALL if issubclass(kind, TimeoutError)]
+    assert {errors.StoreUnavailable, errors.CassandraLoginFailed, errors.TlsFailed} == {
+        kind for kind in ALL if issubclass(kind, ConnectionError)
+    }
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if issubclass(kind, OSError)])
+def test_what_the_system_has_not_raised_has_no_number_and_no_file(kind: type[OSError]) -> None:
+    """click, and whoever else looks at those, sees that it is none of the system's."""
+    error = copied(kind("no answer"))
+    assert [None] * 3 == [error.errno, error.strerror, error.filename]
+    assert f"{kind.__name__}('no answer')" == repr(error)
+
+
+def test_a_closed_client_is_an_error_by_itself() -> None:
+    """No value is wrong. httpx raises a RuntimeError, which nobody catches: ours is none."""
+    assert (CassieqError,) == errors.ClientClosed.__bases__
 
 
 def test_only_what_passes_by_itself_is_retriable() -> None:

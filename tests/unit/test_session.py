@@ -20,7 +20,7 @@ from cassandra import OperationTimedOut
 from cassieq_spark import client
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import ClientClosed, StoreTimeout
+from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal, schema, store
 from cassieq_spark.store.cas import CasSender
@@ -209,6 +209,24 @@ def test_a_client_has_one_cas_at_a_time_on_a_row_whatever_it_does(
         assert await other
 
     portal.run(both())
+
+
+@pytest.mark.parametrize("error", [StoreTimeout("over"), StoreUnavailable("no node")])
+def test_a_cas_that_our_own_error_kept_from_being_sent_is_not_sent_again(
+    session: CqlSession, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    """Such an error is an OSError, as the driver's are, and does not leave the outcome open."""
+    asked: list[Statement] = []
+
+    async def run_once(statement: Statement, *_: Any, **__: Any) -> list[Any]:
+        asked.append(statement)
+        raise error
+
+    monkeypatch.setattr(session, "run_once", run_once)
+    with pytest.raises(type(error)) as raised:
+        portal.run(CasSender(session).answer(RESERVE, (LANE,), ()))
+    assert error is raised.value
+    assert [RESERVE] == asked
 
 
 def test_an_answer_that_the_driver_cannot_decode_is_asked_for_again(clock: ManualClock) -> None:

@@ -325,7 +325,7 @@ async def prove(lane: Lane, bucket: BucketNo, *, is_written: bool) -> Proof:
             closed = await seal.close(lane, bucket)
         # Check a sealed row, too: it may be a ghost of a bucket that was dropped (G5, ADR 11).
         is_gone = closed is None or await lane.is_dropped(bucket)
-    except (StoreError, UsageError) as error:  # also if it is refused, the rows may stay
+    except (StoreError, UsageError, ClientClosed) as error:  # if it is refused, too, rows may stay
         event(_logger, "put_unproven", **lane.as_fields(bucket), error=str(error))
         return Proof(kept=None, failure=error)
     return Proof(kept=None if closed is None or is_gone else closed.row.value.manifest)

@@ -351,6 +351,7 @@ async def update(call: Call, queue: AsyncQueue) -> dict[str, Any]:
             errors.ReceiptInvalid,
             errors.StoreError,
             errors.UsageError,
+            errors.ClientClosed,
         ) as error:
             results.append(_refused(one.receipt, error))
     return {"results": results}
@@ -418,5 +419,6 @@ def _refused(receipt: str, error: errors.CassieqError) -> dict[str, Any]:
     """The verdict on a receipt by which nothing was done, or for which that is unknown."""
     if isinstance(error, errors.ReceiptExpired):
         return {"receipt": receipt, "verdict": "stale"}
-    verdict = "unknown" if isinstance(error, errors.StoreError) else "invalid"
+    is_open = isinstance(error, errors.StoreError | errors.ClientClosed)
+    verdict = "unknown" if is_open else "invalid"
     return {"receipt": receipt, "verdict": verdict, "problem": problem_of(error)}
