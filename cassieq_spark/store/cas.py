@@ -22,7 +22,7 @@ from cassandra import Unavailable
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreError
+from cassieq_spark.errors import CasAmbiguous, CassieqError, ClientClosed, StoreError
 from cassieq_spark.model.outcome import (
     Applied,
     Evicted,
@@ -116,7 +116,7 @@ class CasSender:
             # A refusal has completed every earlier CAS, so a quorum read shows its row.
             try:
                 now = await read()
-            except StoreError as error:
+            except (StoreError, ClientClosed) as error:
                 if answer.was_sent_once:
                     raise
                 # The tags would have told whether an unanswered sending was applied [T23].
@@ -200,8 +200,10 @@ class CasSender:
                 rows = await self._session.run_once(statement, params, until=deadline)
                 self._note_duration(clock.monotonic() - sent)
                 return _Answer(is_applied=bool(rows[0][0]), was_sent_once=is_first)
-            except CassieqError:  # this time it was not sent
-                raise
+            except CassieqError as error:  # this time it was not sent
+                if is_first:
+                    raise
+                raise _ambiguous(statement, f"it was not sent again: {error}") from error
             except DRIVER_ERRORS as error:
                 if is_refusal(error):
                     refused = self._session.translated(error, statement.name)

@@ -334,7 +334,7 @@ def test_a_get_whose_wait_for_a_young_message_ends_a_moment_early_waits_again(
     sleep, ended_early = door.clock.sleep, []
 
     async def early(seconds: float) -> None:
-        if not ended_early and seconds > 0.2:  # noqa: PLR2004 - the wait for the message
+        if not ended_early and seconds > 0.2:
             ended_early.append(seconds)
             seconds -= 0.05
         await sleep(seconds)

@@ -20,7 +20,13 @@ from cassandra import OperationTimedOut
 from cassieq_spark import client
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import ClientClosed, StoreError, StoreTimeout, StoreUnavailable
+from cassieq_spark.errors import (
+    CasAmbiguous,
+    ClientClosed,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal, schema, store
 from cassieq_spark.store.cas import CasSender
@@ -209,6 +215,21 @@ def test_a_client_has_one_cas_at_a_time_on_a_row_whatever_it_does(
         assert await other
 
     portal.run(both())
+
+
+def test_a_cas_without_an_answer_is_ambiguous_if_its_client_is_closed_before_it_is_sent_again(
+    session: CqlSession, node: Paging, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been applied: who takes that for a refusal sends its change once more (G3)."""
+    node.takes_s = 100.0
+
+    async def close(_: float) -> None:
+        session.is_closed = True
+
+    monkeypatch.setattr(clock, "sleep", close)
+    with pytest.raises(CasAmbiguous, match=r"not sent again: .*the client is closed"):
+        portal.run(CasSender(session).answer(RESERVE, (LANE,), ()))
+    assert {"reserve": 1} == dict(node.counts)
 
 
 @pytest.mark.parametrize("error", [StoreTimeout("over"), StoreUnavailable("no node")])
