@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from os import PathLike
-from typing import Annotated, Any, Final, TypedDict, get_type_hints
+from typing import Annotated, Any, Final, Self, TypedDict, get_type_hints
 
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import LONGEST_DELAY_US, MAX_PRIORITIES
 from cassieq_spark.model.sizes import (
@@ -282,6 +282,16 @@ class ConnectionOptions:
         return ", ".join(
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             for host, port in self.contact_points
+        )
+
+    @classmethod
+    def needed(cls, given: object, *, by: str) -> Self:
+        """Refuse what ``by`` did not make, such as contact points given to a client's class."""
+        if isinstance(given, cls):
+            return given
+        raise UsageError(
+            f"a client is made by cassieq_spark.{by}(), not by its class. Call {by}() with these "
+            "arguments"
         )
 
     def __str__(self) -> str:

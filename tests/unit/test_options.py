@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import connect, connect_async, foreach_batch
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark import AsyncClient, Client, connect, connect_async, foreach_batch
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options import (
     OPTIONS,
     ConnectionArguments,
@@ -418,3 +418,9 @@ def test_an_options_spelling_is_not_swallowed_by_foreach_batch(keyword: str, tol
 def test_the_keywords_of_a_queue_are_its_settings() -> None:
     known = [one.name for one in OPTIONS if Scope.QUEUE in one.scopes]
     assert known == list(QueueArguments.__annotations__)
+
+
+@pytest.mark.parametrize(("kind", "by"), [(Client, "connect"), (AsyncClient, "connect_async")])
+def test_a_client_that_is_made_by_its_class_names_the_function(kind: Any, by: str) -> None:
+    with pytest.raises(UsageError, match=rf"made by cassieq_spark\.{by}\(\), not by its class"):
+        kind("127.0.0.1:9042")
