@@ -4,6 +4,7 @@
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
     │                                ClientClosed · ServerMissing · FunctionInvalid
     │                                SparkMissing (ImportError)
+    │                                SettingFixed · DeadLetterCycle
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -160,6 +161,22 @@ class FunctionInvalid(UsageError):
 
     Remedy:
         Run it where the module can be imported. The function takes one message.
+    """
+
+
+class SettingFixed(UsageError):
+    """A setting of a queue cannot change: where the stored messages are depends on it.
+
+    Remedy:
+        Leave the setting out, or create another queue with the new value.
+    """
+
+
+class DeadLetterCycle(UsageError):
+    """The dead-letter queues would form a cycle, in which a dead message would never rest.
+
+    Remedy:
+        Choose a dead-letter queue from which no chain of dead-letter queues leads back.
     """
 
 

@@ -69,7 +69,7 @@ Seconds = float | timedelta
 class QueueArguments(TypedDict, total=False):
     """The keywords of `create_queue` and `alter_queue`; `QueueSettings` explains them.
 
-    None means the default.
+    None asks `create_queue` for no value, and `alter_queue` for the default.
     """
 
     bucket_size: int | None
@@ -145,7 +145,7 @@ class QueueSettings:
 
     @classmethod
     def parse(cls, **settings: Any) -> Self:
-        """Parse what a user gives; times are seconds or timedelta, None means the default.
+        """Parse settings of a new queue: times are seconds or timedelta, None means the default.
 
         Raises:
             OptionUnknown, OptionInvalid: Names the setting, its value, and what is allowed.
