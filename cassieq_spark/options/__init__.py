@@ -15,6 +15,7 @@ from cassieq_spark.options.option import (
     Scope,
     SinkOptions,
     SourceOptions,
+    Spelling,
     by_option,
 )
 from cassieq_spark.options.parse import (
@@ -46,6 +47,7 @@ __all__ = [
     "Seconds",
     "SinkOptions",
     "SourceOptions",
+    "Spelling",
     "account_name",
     "by_option",
     "parse_connection",

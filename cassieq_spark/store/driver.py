@@ -485,7 +485,8 @@ class DriverTransport:
             self.cluster.shutdown()
             raise UsageError(
                 f"the cluster at {self._options.addresses} has no data centre {wanted!r}; it has "
-                f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
+                f"{', '.join(map(repr, known))}. Set "
+                f"{self._options.spelling.named('datacenter')} to one of them"
             )
         return str(wanted)
 

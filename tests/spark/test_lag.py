@@ -141,5 +141,5 @@ def test_what_a_failed_query_has_not_committed_stays_leased_for_its_restart(
 
 def test_options_of_a_listener_are_refused_by_name(streams: Streams) -> None:
     assert streams.options
-    with pytest.raises(OptionUnknown, match="contactpoint"):
+    with pytest.raises(OptionUnknown, match="Did you mean 'contact_points'"):
         cassieq.CassieqListener(contact_point="127.0.0.1")

@@ -376,7 +376,7 @@ def test_frames_and_arguments_that_do_not_fit_are_refused_by_name(orders: Stream
         cassieq.settle(frame.withColumn("verdict", F.lit(1)), **to)
     with pytest.raises(OptionInvalid, match="on_stale is 'ignore', allowed: 'count' or"):
         cassieq.settle(frame, on_stale="ignore", **to)
-    with pytest.raises(OptionUnknown, match="Did you mean 'sslCaFile'"):
+    with pytest.raises(OptionUnknown, match="Did you mean 'ssl_ca_file'"):
         cassieq.settle(frame, ssl_ca_files="ca.pem", **to)
     with pytest.raises(cassieq.QueueNotFound):
         cassieq.settle(frame, **{**to, "queue": "nobody"})
