@@ -178,9 +178,7 @@ class Connection:
 
 
 def _local_node() -> str | None:
-    with contextlib.suppress(
-        EmbeddedFailed
-    ):  # a user without a home directory has started none there
+    with contextlib.suppress(EmbeddedFailed):  # who has no home directory has started none there
         found = daemon.status(daemon.default_data_dir())
         return found.contact_points if found.state is DaemonState.UP else None
     return None
@@ -197,7 +195,7 @@ def _read_file(path: Path) -> File:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionInvalid(
-            f"configuration file {path} is not valid TOML: {error}. Correct it"
+            f"configuration file {path} is not TOML: {error}. Correct it"
         ) from error
     return File(
         path=path,
@@ -355,14 +353,7 @@ def flag_of(option: Option) -> str:
     return Spelling.SHELL.of(option.name)
 
 
-_SHELL_NAMES: Final = {
-    option.name: flag_of(option)
-    for section in ("connection", "queue")
-    for option in options_of(section)
-}
-"""The flag of each option that commands take; secrets have a variable only."""
-
-_QUOTED: Final = re.compile(r"`(\w+)`")
+_QUOTED: Final = re.compile(f"`({'|'.join(option.name for option in OPTIONS)})`")
 
 
 def _flag(option: Option, panel: str) -> inspect.Parameter:
@@ -370,7 +361,7 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
     is_time = option.unit == "seconds"
     kind: Any = type(sample) if isinstance(sample, int | float) and not is_time else str
     name = flag_of(option)
-    text = [_QUOTED.sub(lambda found: _SHELL_NAMES.get(found[1], found[0]), option.doc)]
+    text = [_QUOTED.sub(lambda found: Spelling.SHELL.of(found[1]), option.doc)]
     if option.default is not None:
         shown = show_seconds(option.default) if is_time else str(option.default).lower()
         text.append(f"Default: {shown}.")

@@ -317,8 +317,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     "was stale or invalid, or its outcome is unknown; `repair` and `redrive`: something could not "
     "be done; `purge`, `delete` and `redrive`: you said no",
     USAGE: "usage: an unknown flag or option, or a value that is not allowed; nothing was done",
-    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `consume` found "
-    "fewer than `--count`",
+    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `load get` "
+    "found fewer than `--count`",
     OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
     OF_SIGNAL + signal.SIGPIPE: "the reader of standard output has gone away",
     OF_SIGNAL + signal.SIGTERM: "terminated before it was done",
