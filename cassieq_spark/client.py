@@ -42,7 +42,7 @@ class Client(OfOneProcess):
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Connect; see `connect`."""
-        self._session = CqlSession(ConnectionOptions.needed(options, by="connect"))
+        self._session = CqlSession(ConnectionOptions.needed(options))
         self._store = Store(self._session)
         self._works: Recent[LaneId, Work] = Recent(QUEUES)
 

@@ -16,7 +16,6 @@ from cassieq_spark.options.option import (
     SinkOptions,
     SourceOptions,
     Spelling,
-    by_option,
 )
 from cassieq_spark.options.parse import (
     OPTIONS,
@@ -24,6 +23,7 @@ from cassieq_spark.options.parse import (
     QueueSettings,
     Seconds,
     account_name,
+    connection_of,
     parse_connection,
     parse_read,
     parse_sink,
@@ -49,7 +49,7 @@ __all__ = [
     "SourceOptions",
     "Spelling",
     "account_name",
-    "by_option",
+    "connection_of",
     "parse_connection",
     "parse_read",
     "parse_sink",

@@ -315,14 +315,11 @@ class ConnectionOptions:
         )
 
     @classmethod
-    def needed(cls, given: object, *, by: str) -> Self:
-        """Refuse what ``by`` did not make, such as contact points given to a client's class."""
+    def needed(cls, given: object) -> Self:
+        """Refuse anything else, such as contact points that were given to a client's class."""
         if isinstance(given, cls):
             return given
-        raise UsageError(
-            f"a client is made by cassieq_spark.{by}(), not by its class. Call {by}() with these "
-            "arguments"
-        )
+        raise UsageError("call cassieq_spark.connect() or connect_async(): they make the clients")
 
     def __str__(self) -> str:
         """Show what a client is connected to."""

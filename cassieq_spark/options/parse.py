@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
@@ -43,6 +43,7 @@ from cassieq_spark.options.option import (
     SourceOptions,
     Spelling,
     TlsOptions,
+    by_option,
     did_you_mean,
     nearest,
     row,
@@ -311,6 +312,13 @@ def parse_connection(
     return _connection(_read(given, Scope.CONNECTION, spelling))
 
 
+def connection_of(
+    keywords: Mapping[str, Any], contact_points: str | Sequence[str] | None, *, of: str
+) -> ConnectionOptions:
+    """Parse the keywords of a function called ``of``; raises as `by_option`, `parse_connection`."""
+    return parse_connection(by_option(keywords, {"contact_points": contact_points}, of=of))
+
+
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
     """Parse the options of ``readStream``; raises as `parse_connection`."""
     return _reading(SourceOptions, given, Scope.SOURCE)
@@ -385,14 +393,8 @@ def _tls(found: _Found) -> TlsOptions | None:
     _needs(found, "sslCertFile", "sslCaFile", "TLS is off without it")
     _needs(found, "sslKeyFile", "sslCertFile", "a key is of no use without its certificate")
     _needs(found, "sslKeyPassword", "sslCertFile", "there is no key that it could decrypt")
+    _needs(found, "sslVerifyHostname", "sslCaFile", "there is nothing to verify without TLS")
     if found["sslCaFile"] is None:
-        if not found["sslVerifyHostname"]:
-            ca_file = found.spelling.of("sslCaFile")
-            raise OptionInvalid(
-                f"{found.spelling.named('sslVerifyHostname')} is false, but {ca_file} is not set: "
-                f"TLS is off without it, so there is nothing to verify. Set {ca_file} too, or "
-                "neither"
-            )
         return None
     return TlsOptions(
         ca_file=found["sslCaFile"],
@@ -405,7 +407,7 @@ def _tls(found: _Found) -> TlsOptions | None:
 
 
 def _needs(found: _Found, name: str, other: str, why: str) -> None:
-    if found[name] is not None and found[other] is None:
+    if found[name] not in (None, True) and found[other] is None:  # TLS verifies by default
         spelling = found.spelling
         raise OptionInvalid(
             f"{spelling.named(name)} is {found[name]!r}, but {spelling.of(other)} is not set: "

@@ -279,14 +279,7 @@ _KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
     401: (errors.AuthenticationFailed,),
     403: (errors.AccessDenied,),
     404: (errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted),
-    409: (
-        errors.TooManyKeys,
-        errors.QueueExists,
-        errors.QueueInUse,
-        errors.ReceiptExpired,
-        errors.SettingFixed,
-        errors.DeadLetterCycle,
-    ),
+    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
     500: (errors.RowCorrupt,),
     503: (Busy, errors.PutAmbiguous, errors.StoreError),
 }

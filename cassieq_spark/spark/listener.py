@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import SourceOffset, by_bucket
-from cassieq_spark.options import by_option, parse_connection
+from cassieq_spark.options import connection_of
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.settle.batches import ack_leases
 from cassieq_spark.store import portal
@@ -72,13 +72,11 @@ class CassieqListener(StreamingQueryListener):
         OptionUnknown, OptionInvalid: A connection option is wrong.
     """
 
-    def __init__(
-        self, *, contact_points: str | Sequence[str] | None = None, **connection: Any
-    ) -> None:
+    def __init__(self, *, contact_points: Any = None, **connection: Any) -> None:
         super().__init__()
-        own = {"contact_points": contact_points}
-        given = by_option(connection, own, of="CassieqListener")
-        self._connection = None if given == {"contactPoints": None} else parse_connection(given)
+        self._connection = None
+        if connection or contact_points is not None:
+            self._connection = connection_of(connection, contact_points, of="CassieqListener")
         self._lock = threading.Lock()
         self._names: dict[UUID, str] = {}
         self._ends: dict[UUID, list[tuple[dict[str, Any], SourceOffset]]] = {}

@@ -47,8 +47,6 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
         # Into a context of its own: a client's certificate is not a CA.
         own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _load_certificates(own, named("sslCertFile"), tls.cert_file)
-        if tls.key_file is not None:
-            _check_readable(named("sslKeyFile"), tls.key_file)
         _load_key(made, tls, tls.cert_file)
     return made
 
@@ -81,8 +79,7 @@ def disagreement(options: ConnectionOptions, own: Files | None) -> TlsFailed | N
     """
     for host, port in options.contact_points:
         try:
-            look = _look_plain if own is None else partial(_look, own)
-            found = look(host, port, options)
+            found = (_look_plain if own is None else partial(_look, own))(host, port, options)
         except OSError:  # no node there, or it keeps silent: not because of TLS
             continue
         if found is not None:
@@ -102,26 +99,23 @@ def _load_certificates(made: ssl.SSLContext, option: str, path: str) -> None:
 
 
 def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
+    of, path = tls.spelling.of, tls.key_file or cert_file
     option = tls.spelling.named("sslCertFile" if tls.key_file is None else "sslKeyFile")
-    path = tls.key_file or cert_file
+    _check_readable(option, path)
     try:
         made.load_cert_chain(cert_file, tls.key_file, _password(tls, option, path))
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise OptionInvalid(
-                f"{option}: the key in {path!r} does not belong to the certificate in "
-                f"{cert_file!r}. Name a key and a certificate that belong together"
-            ) from error
-        if tls.key_password is not None:
-            raise OptionInvalid(
-                f"{option}: no key in {path!r} can be read with this "
-                f"{tls.spelling.of('sslKeyPassword')} ({error}). It must be a PEM file, "
-                "with BEGIN ... PRIVATE KEY"
-            ) from error
-        raise OptionInvalid(
-            f"{option}: there is no key in {path!r} ({error}). It must be a PEM file, "
-            "with BEGIN ... PRIVATE KEY"
-        ) from error
+            why = (
+                f"the key in {path!r} does not belong to the certificate in {cert_file!r}. Name a "
+                "key and a certificate that belong together"
+            )
+        else:
+            what = f"there is no key in {path!r}"
+            if tls.key_password is not None:
+                what = f"no key in {path!r} can be read with this {of('sslKeyPassword')}"
+            why = f"{what} ({error}). It must be a PEM file, with BEGIN ... PRIVATE KEY"
+        raise OptionInvalid(f"{option}: {why}") from error
 
 
 def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:

@@ -185,7 +185,7 @@ def test_connection_options_are_taken_wherever_there_is_a_connection() -> None:
         ),
         (
             {"sslVerifyHostname": False},
-            r"'ssl_verify_hostname' is false, but 'ssl_ca_file' is not set",
+            r"'ssl_verify_hostname' is False, but 'ssl_ca_file' is not set",
         ),
         ({"username": "b", "password": ""}, r"'password' of connect\(\) is \*\*\*, allowed: 1 to"),
         ({"username": "b", "password": PASSWORD + "\0"}, r"is \*\*\*, allowed: .* no NUL"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
 from cassieq_spark.aio.queue import AsyncQueue
-from cassieq_spark.errors import DeadLetterCycle, QueueExists, QueueNotFound
+from cassieq_spark.errors import QueueExists, QueueNotFound
 from cassieq_spark.queue.find import sources_of
 from cassieq_spark.server.door import in_turn, on_queue
 from cassieq_spark.server.sqs import attributes
@@ -135,8 +135,6 @@ async def set_attributes(call: Call, queue: AsyncQueue) -> dict[str, Any]:
         try:
             await _check_may_bury(call, settings, queue.name)
             await client.alter_queue(queue.name, **settings)
-        except DeadLetterCycle as error:
-            raise invalid(error.message) from error
         except QueueNotFound as error:
             await client.queue(queue.name)  # raises the same if it is this queue that is gone
             raise _no_dead_letter_queue() from error

@@ -38,13 +38,7 @@ from cassieq_spark.model.ids import EMPTY, OFFSET_LIMIT, BucketNo, LaneId, Place
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Ack, Action, Reject, Release
-from cassieq_spark.options import (
-    ConnectionOptions,
-    arguments,
-    by_option,
-    parse_connection,
-    queue_name,
-)
+from cassieq_spark.options import ConnectionOptions, arguments, connection_of, queue_name
 from cassieq_spark.queue.find import LaneSpec, open_lane
 from cassieq_spark.queue.lane import Lane, each_bucket
 from cassieq_spark.queue.settle.batches import Settled, counted, total
@@ -132,8 +126,8 @@ def settle(
         QueueNotFound: The queue does not exist.
         PySparkException: A task failed; the text also names errors of the store. Settle again.
     """
-    own = {"contact_points": contact_points, "keyspace": keyspace, "datacenter": datacenter}
-    connection = parse_connection(by_option(options, own, of="settle"))
+    keywords = {"keyspace": keyspace, "datacenter": datacenter, **options}
+    connection = connection_of(keywords, contact_points, of="settle")
     name = queue_name(queue)
     delay_us = arguments.delay_us(delay)
     why = arguments.reason(reason)
