@@ -3,8 +3,7 @@
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
     │                                ClientClosed · ServerMissing · FunctionInvalid
-    │                                SparkMissing (ImportError)
-    │                                SettingFixed · DeadLetterCycle
+    │                                SparkMissing (ImportError) · SettingFixed · DeadLetterCycle
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ PutAmbiguous
@@ -130,9 +129,7 @@ class BodyInvalid(UsageError):
 
 
 class ConnectorMissing(UsageError):
-    """The Spark Cassandra Connector is not on the class path of the Spark session.
-
-    `foreach_batch` writes through it.
+    """The Spark Cassandra Connector, which `foreach_batch` needs, is not on Spark's class path.
 
     Remedy:
         Start the session with the settings from cassieq_spark.spark_config(...).
@@ -196,8 +193,7 @@ class QueueExists(QueueError):
     """A queue of that name exists, and settings that you named have other values there.
 
     Remedy:
-        Leave these settings out, change the queue with client.alter_queue(), or choose another
-        name.
+        Leave them out, change the queue with client.alter_queue(), or choose another name.
 
     Attributes:
         differences: Each setting, with its value here and there.
@@ -270,9 +266,7 @@ class ReceiptExpired(ReceiptError):
 
 
 class PutAmbiguous(CassieqError):
-    """The outcome of a put is unknown.
-
-    Messages may have been stored, or even delivered.
+    """The outcome of a put is unknown: messages may have been stored, or even delivered.
 
     Remedy:
         Look for the message id where messages are consumed before you put it again.
@@ -344,8 +338,7 @@ class SchemaMissing(StoreError):
 class SchemaMismatch(StoreError):
     """The tables, or the cluster's settings, do not fit this release.
 
-    The keyspace has another schema version, or the cluster forbids something that this package
-    needs.
+    The keyspace has another schema version, or the cluster forbids what this package needs.
 
     Remedy:
         Use the matching release, migrate the keyspace, or change the setting that the message
@@ -592,9 +585,7 @@ class JavaNotFound(HostError):
 
 
 class OutputFailed(HostError):
-    """A command could not write its output.
-
-    The disk is full, or standard output is closed.
+    """A command could not write its output: the disk is full, or standard output is closed.
 
     Remedy:
         Free space, or write to another place. What the command did before stays done.
