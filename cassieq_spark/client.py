@@ -42,7 +42,7 @@ class Client(OfOneProcess):
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Connect; see `connect`."""
-        self._session = CqlSession(options)
+        self._session = CqlSession(ConnectionOptions.needed(options))
         self._store = Store(self._session)
         self._works: Recent[LaneId, Work] = Recent(QUEUES)
 
@@ -110,13 +110,13 @@ class Client(OfOneProcess):
             name: Letters, digits, ``. - _``, 1 to 200 characters, but not ``.`` or ``..``. A queue
                 of an account is ``account/name``.
             labels: The labels of a new queue, see `label_queue`. An existing queue keeps its own.
-            settings: See `QueueSettings`; times are seconds or timedelta. A new queue gets
-                the default of every setting that is left out or None; an existing one keeps its
-                own.
+            settings: See `QueueSettings`; times are seconds or timedelta. None is as good as left
+                out: a new queue gets the default, and an existing one keeps its value, whatever it
+                is.
 
         Raises:
-            UsageError: A name or setting has a wrong form; or the queue, or its dead-letter queue,
-                lives in another data centre.
+            UsageError: A name or setting has a wrong form; the queue, or its dead-letter queue,
+                lives in another data centre; or dead-letter queues would form a cycle.
             QueueExists: It exists with other values of some given settings; the error names each.
             QueueNotFound: The dead-letter queue does not exist.
         """
@@ -150,14 +150,15 @@ class Client(OfOneProcess):
         """Change settings of a queue; clients that have it open see them within ten seconds.
 
         Args:
-            settings: As for `create_queue`, without ``bucket_size``; None resets one to its
-                default.
+            settings: As for `create_queue`. None resets one to its default, while `create_queue`
+                leaves it as it is. ``bucket_size``, ``priorities``, ``shards`` and
+                ``schedule_period`` cannot change.
 
         Raises:
             QueueNotFound: The queue, or the dead-letter queue, does not exist.
             UsageError: A setting has a wrong form; or the queue, or its dead-letter queue, lives in
-                another data centre.
-            QueueExists: A setting cannot be changed, or dead-letter queues would form a cycle.
+                another data centre. ``errors.SettingFixed``: A setting cannot change.
+                ``errors.DeadLetterCycle``: Dead-letter queues would form a cycle.
         """
         checked = queue_name(name)
         await schema.check(self._session)

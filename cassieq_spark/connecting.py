@@ -12,12 +12,7 @@ from importlib import import_module
 from typing import Any, SupportsIndex, Unpack, cast
 
 import cassieq_spark
-from cassieq_spark.options import (
-    ConnectionArguments,
-    ConnectionOptions,
-    by_option,
-    parse_connection,
-)
+from cassieq_spark.options import ConnectionArguments, ConnectionOptions, connection_of
 
 
 def connect(
@@ -36,8 +31,7 @@ def connect(
         TlsFailed: Nodes and this client do not accept each other's certificates.
         StoreUnavailable: No node answers; the error names host and port.
     """
-    own = {"contact_points": contact_points}
-    return cassieq_spark.Client(parse_connection(by_option(connection, own, of="connect")))
+    return cassieq_spark.Client(connection_of(connection, contact_points, of="connect"))
 
 
 def connect_async(
@@ -53,9 +47,7 @@ def connect_async(
     Raises:
         UsageError: An argument is unknown or has a wrong form, or a file has the wrong content.
     """
-    own = {"contact_points": contact_points}
-    options = parse_connection(by_option(connection, own, of="connect"))
-    made = _Unopened(options)
+    made = _Unopened(connection_of(connection, contact_points, of="connect_async"))
     return cast("cassieq_spark.AsyncClient", made)
 
 

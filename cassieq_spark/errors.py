@@ -2,7 +2,8 @@
 
     CassieqError
     ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing · FunctionInvalid · SparkMissing (ImportError)
+    │                                ServerMissing · FunctionInvalid · SettingFixed
+    │                                DeadLetterCycle · SparkMissing (ImportError)
     ├─ ClientClosed
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
@@ -126,9 +127,7 @@ class BodyInvalid(UsageError):
 
 
 class ConnectorMissing(UsageError):
-    """The Spark Cassandra Connector is not on the class path of the Spark session.
-
-    `foreach_batch` writes through it.
+    """The Spark Cassandra Connector, which `foreach_batch` needs, is not on Spark's class path.
 
     Remedy:
         Start the session with the settings from cassieq_spark.spark_config(...).
@@ -160,6 +159,22 @@ class FunctionInvalid(UsageError):
     """
 
 
+class SettingFixed(UsageError):
+    """A setting of a queue cannot change: where the stored messages are depends on it.
+
+    Remedy:
+        Leave the setting out, or create another queue with the new value.
+    """
+
+
+class DeadLetterCycle(UsageError):
+    """The dead-letter queues would form a cycle, in which a dead message would never rest.
+
+    Remedy:
+        Choose a dead-letter queue from which no chain of dead-letter queues leads back.
+    """
+
+
 class ClientClosed(CassieqError):
     """The client was closed before the call, or while it ran.
 
@@ -184,8 +199,7 @@ class QueueExists(QueueError):
     """A queue of that name exists, and settings that you named have other values there.
 
     Remedy:
-        Leave these settings out, change the queue with client.alter_queue(), or choose another
-        name.
+        Leave them out, change the queue with client.alter_queue(), or choose another name.
 
     Attributes:
         differences: Each setting, with its value here and there.
@@ -258,9 +272,7 @@ class ReceiptExpired(ReceiptError):
 
 
 class PutAmbiguous(CassieqError):
-    """The outcome of a put is unknown.
-
-    Messages may have been stored, or even delivered.
+    """The outcome of a put is unknown: messages may have been stored, or even delivered.
 
     Remedy:
         Look for the message id where messages are consumed before you put it again.
@@ -332,8 +344,7 @@ class SchemaMissing(StoreError):
 class SchemaMismatch(StoreError):
     """The tables, or the cluster's settings, do not fit this release.
 
-    The keyspace has another schema version, or the cluster forbids something that this package
-    needs.
+    The keyspace has another schema version, or the cluster forbids what this package needs.
 
     Remedy:
         Use the matching release, migrate the keyspace, or change the setting that the message
@@ -580,9 +591,7 @@ class JavaNotFound(HostError):
 
 
 class OutputFailed(HostError):
-    """A command could not write its output.
-
-    The disk is full, or standard output is closed.
+    """A command could not write its output: the disk is full, or standard output is closed.
 
     Remedy:
         Free space, or write to another place. What the command did before stays done.

@@ -27,6 +27,7 @@ from cells import table
 from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.flags import SECTIONS, options_of
 from cassieq_spark.options import OPTIONS, Option, Scope
+from cassieq_spark.options.option import snake_case
 from cassieq_spark.options.values import show_bytes
 from cassieq_spark.repair.report import FINDINGS
 
@@ -56,9 +57,13 @@ TOML_HEAD = """\
 
 OPTIONS_HEAD = """\
 The value of an option comes from the arguments; if they do not have it, from the environment
-(`contactPoints` is `CASSIEQ_CONTACT_POINTS`); otherwise it is the default. As in Spark, upper and
-lower case do not differ in names of options. A name or a value that is not listed here is refused
-before anything is read or written.
+(`contactPoints` is `CASSIEQ_CONTACT_POINTS`); otherwise it is the default. A name or a value that
+is not listed here is refused before anything is read or written.
+
+An option is spelt `contactPoints` in Spark, where upper and lower case do not differ, and in
+`cassieq.toml`. It is the keyword `contact_points` of `connect()`, `connect_async()`, `settle()`,
+`foreach_batch()` and `CassieqListener()`, exactly so, and the flag `--contact-points` of `cassieq`.
+Errors name it as you have to write it.
 
 Times are seconds, or text with a unit: `500ms`, `30s`, `5m`, `12h`, `7d`. Sizes are bytes, or text
 with a unit of 1,024: `256k`, `32m`.
@@ -194,7 +199,7 @@ def options_page() -> str:
             continue
         rows = [
             [
-                f"`{option.name}`",
+                _names(option),
                 _default(option),
                 option.values.allowed,
                 option.since,
@@ -204,6 +209,14 @@ def options_page() -> str:
         ]
         parts.append(table(["Option", "Default", "Allowed", "Since", "Meaning"], rows))
     return "\n".join(parts)
+
+
+def _names(option: Option) -> str:
+    """The option as Spark's users write it, and as a keyword if it is one of `connect`."""
+    names = [option.name]
+    if Scope.CONNECTION in option.scopes:
+        names.append(snake_case(option.name))
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def source_table() -> str:

@@ -30,7 +30,7 @@ class AsyncClient(OfOneProcess):
 
     def __init__(self, options: ConnectionOptions) -> None:
         """Keep the options; `__aenter__` connects. See `connect_async`."""
-        self._options = options
+        self._options = ConnectionOptions.needed(options)
         self._home = Home(SystemClock())
         self._client: Client | None = None
         self._was_entered = False

@@ -71,11 +71,12 @@ def job_path(job: str) -> None:
 
 for _one in (
     *(messages.put, messages.get, messages.ack, messages.cancel, messages.peek, queue.watch),
-    *(load.produce, load.consume, services.worker, queue.bootstrap, repair.repair, services.serve),
-    *(services.exporter, job_path, config),
+    *(services.worker, queue.bootstrap, repair.repair, services.serve, services.exporter),
+    *(job_path, config),
 ):
     command(app)(_one)
 for _name, _group in {
+    "load": load.app,
     "queue": queue.app,
     "dead": dead.app,
     "account": account.app,

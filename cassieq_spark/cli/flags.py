@@ -33,8 +33,8 @@ from cassieq_spark.embedded import daemon
 from cassieq_spark.embedded.daemon import DaemonState
 from cassieq_spark.embedded.machine import of_user
 from cassieq_spark.errors import EmbeddedFailed, OptionInvalid, OptionUnknown
-from cassieq_spark.options import OPTIONS, Option, Scope, parse_connection, values
-from cassieq_spark.options.option import named_in, parts_of
+from cassieq_spark.options import OPTIONS, Option, Scope, Spelling, parse_connection, values
+from cassieq_spark.options.option import named_in, parts_of, snake_case
 from cassieq_spark.options.parse import DEFAULT, FILE, GIVEN, in_force, unknown
 from cassieq_spark.options.values import HIDDEN, show_seconds
 
@@ -167,7 +167,7 @@ class Connection:
             given["password"] = typer.prompt(
                 f"Password of {known['username']}", hide_input=True, err=True
             )
-        return Client(parse_connection(given))
+        return Client(parse_connection(given, Spelling.SHELL))
 
     def _setting(self, option: Option) -> Setting:
         value, origin = in_force(option, self.flags, self.file.section("connection"))
@@ -178,9 +178,7 @@ class Connection:
 
 
 def _local_node() -> str | None:
-    with contextlib.suppress(
-        EmbeddedFailed
-    ):  # a user without a home directory has started none there
+    with contextlib.suppress(EmbeddedFailed):  # who has no home directory has started none there
         found = daemon.status(daemon.default_data_dir())
         return found.contact_points if found.state is DaemonState.UP else None
     return None
@@ -197,7 +195,7 @@ def _read_file(path: Path) -> File:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OptionInvalid(
-            f"configuration file {path} is not valid TOML: {error}. Correct it"
+            f"configuration file {path} is not TOML: {error}. Correct it"
         ) from error
     return File(
         path=path,
@@ -352,21 +350,10 @@ def flag_name(parameter: str) -> str:
 
 def flag_of(option: Option) -> str:
     """``sslCaFile`` is ``--ssl-ca-file``, as its variable is CASSIEQ_SSL_CA_FILE."""
-    return flag_name(_parameter(option))
+    return Spelling.SHELL.of(option.name)
 
 
-def _parameter(option: Option) -> str:
-    return option.variable.partition("_")[2].lower()
-
-
-SHELL_NAMES: Final = {
-    option.name: option.variable if option.is_secret else flag_of(option)
-    for section in ("connection", "queue")
-    for option in options_of(section)
-}
-"""The flag of each option that commands take; secrets have a variable only."""
-
-_QUOTED: Final = re.compile(r"`(\w+)`")
+_QUOTED: Final = re.compile(f"`({'|'.join(option.name for option in OPTIONS)})`")
 
 
 def _flag(option: Option, panel: str) -> inspect.Parameter:
@@ -374,7 +361,7 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
     is_time = option.unit == "seconds"
     kind: Any = type(sample) if isinstance(sample, int | float) and not is_time else str
     name = flag_of(option)
-    text = [_QUOTED.sub(lambda found: SHELL_NAMES.get(found[1], found[0]), option.doc)]
+    text = [_QUOTED.sub(lambda found: Spelling.SHELL.of(found[1]), option.doc)]
     if option.default is not None:
         shown = show_seconds(option.default) if is_time else str(option.default).lower()
         text.append(f"Default: {shown}.")
@@ -385,7 +372,7 @@ def _flag(option: Option, panel: str) -> inspect.Parameter:
         rich_help_panel=panel,
         show_default=False,
     )
-    return keyword(_parameter(option), Annotated[kind | None, info])
+    return keyword(snake_case(option.name), Annotated[kind | None, info])
 
 
 # Secrets have no flag: everybody on a machine can read its processes' arguments.
@@ -408,7 +395,7 @@ _CONFIG: Final = keyword(
 
 def connection_given(flags: dict[str, Any]) -> dict[str, Any]:
     """The options that flags gave, None for each that was not given."""
-    return {one.name: flags.get(_parameter(one)) for one in _CONNECTION_OPTIONS}
+    return {one.name: flags.get(snake_case(one.name)) for one in _CONNECTION_OPTIONS}
 
 
 _CONNECTION_FLAGS: Final = tuple(_flag(option, CONNECTION) for option in _CONNECTION_OPTIONS)
@@ -434,7 +421,7 @@ def settings_flags(*, without: Iterable[str] = ()) -> Flags:
         return {
             option.name: checked(option, flag_of(option), value)
             for option in options
-            if (value := flags[_parameter(option)]) is not None
+            if (value := flags[snake_case(option.name)]) is not None
         }
 
     return Flags(tuple(_flag(option, "Settings") for option in options), build)

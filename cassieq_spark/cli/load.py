@@ -1,4 +1,4 @@
-"""``cassieq produce`` and ``cassieq consume`` put load on a queue, at a rate, and measure it."""
+"""``cassieq load put`` and ``load get`` put load on a queue, at a rate, and measure it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cassieq_spark.cli.flags import Connected, Time
+from cassieq_spark.cli.flags import Connected, Time, command
 from cassieq_spark.cli.messages import LOOK_S, MinPriority, give_back
 from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.shell import NOTHING, Interrupt, Out, Printed
@@ -26,13 +26,15 @@ from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.settle.settle import AckResult
 
+app = typer.Typer(help="Put load on a cluster, to measure it.", no_args_is_help=True)
+
 PERMILLES = {"p50": 500, "p90": 900, "p99": 990, "p99_9": 999}
 
 LARGEST_BATCH = 1_000
-"""The batch size of `produce`, unless --batch says otherwise."""
+"""The batch size of `put`, unless --batch says otherwise."""
 
 CONSUMED_AT_ONCE = 100
-"""The batch size of `consume`, unless --batch or --rate says otherwise."""
+"""The batch size of `get`, unless --batch or --rate says otherwise."""
 
 PER_SECOND = 20
 """Batches a second at a --rate: none waits long to fill."""
@@ -43,10 +45,7 @@ MOST_BEHIND_S = 0.5
 Rate = Annotated[
     float | None,
     typer.Option(
-        min=0.001,
-        max=MOST_MESSAGES,
-        metavar="N",
-        help="Messages per second. Default: as fast as possible.",
+        min=0.001, max=MOST_MESSAGES, metavar="N", help="Messages per second. Default: no limit."
     ),
 ]
 Batch = Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")]
@@ -113,7 +112,8 @@ class Load:
         return found
 
 
-def produce(
+@command(app)
+def put(
     queue: QueueName,
     connection: Connected,
     out: Printed,
@@ -133,7 +133,7 @@ def produce(
         batch: The number of messages in one call. Default: 1,000, or a 20th of --rate.
 
     Example:
-        cassieq produce orders --rate 100 --count 1000
+        cassieq load put orders --rate 100 --count 1000
     """
     at_once = batch or _batch_for(rate, LARGEST_BATCH)
     rng = generator()
@@ -153,7 +153,8 @@ def produce(
     interrupt.end(is_done=count is None or load.messages >= count)
 
 
-def consume(
+@command(app)
+def get(
     queue: QueueName,
     connection: Connected,
     out: Printed,
@@ -161,39 +162,36 @@ def consume(
     rate: Rate = None,
     count: Count = None,
     batch: Batch = None,
-    ack: bool = True,
+    ack: bool = False,
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
     min_priority: MinPriority = 0,
 ) -> None:
-    """Get and ack messages and print how fast it went.
+    """Get messages and print how fast it went, but not the messages.
 
-    Messages that are not acked are given back at the end. Exit code 3 if --idle-timeout ended it
+    Without --ack, all messages are given back at the end. Exit code 3 if --idle-timeout ended it
     before --count.
 
     Args:
         batch: The most messages in one get. Default: 100, or a 20th of --rate.
-        ack: With --no-ack, all messages are given back at the end.
+        ack: Ack the messages, whoever put them: they are gone, and nobody has seen them.
         visibility_timeout: How long the messages stay hidden. Default: the queue's timeout.
         idle_timeout: End when no message came for this long.
 
     Example:
-        cassieq consume orders --rate 100 --idle-timeout 10s
+        cassieq load get orders --rate 100 --idle-timeout 10s
     """
     at_once = batch or _batch_for(rate, CONSUMED_AT_ONCE)
-    load = Load(clock=SystemClock(), rate=rate, more={"redelivered": 0})
-    if ack:
-        load.more |= {"stale": 0, "unknown": 0}
+    more = {"redelivered": 0, "stale": 0, "unknown": 0} if ack else {"redelivered": 0}
+    load = Load(clock=SystemClock(), rate=rate, more=more)
     with connection.open() as client, Interrupt() as interrupt:
         opened = client.queue(queue)
+        if visibility_timeout is None:
+            visibility_timeout = opened.settings.visibility_timeout_s
         consumer = _Consumer(
             queue=opened,
             load=load,
-            visibility_s=(
-                opened.settings.visibility_timeout_s
-                if visibility_timeout is None
-                else visibility_timeout
-            ),
+            visibility_s=visibility_timeout,
             acks=ack,
             min_priority=min_priority,
         )
@@ -308,9 +306,7 @@ def _measured(
 
 
 def _batch_for(rate: float | None, without: int) -> int:
-    if rate is None:
-        return without
-    return max(1, min(LARGEST_BATCH, round(rate / PER_SECOND)))
+    return without if rate is None else max(1, min(LARGEST_BATCH, round(rate / PER_SECOND)))
 
 
 def _percentiles(of_s: array[float]) -> dict[str, float]:

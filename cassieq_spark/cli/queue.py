@@ -152,9 +152,7 @@ def alter(
     if both := sorted(settings.keys() & set(map(_setting, reset or []))):
         raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
     if not changes:
-        raise UsageError(
-            f"nothing to change in queue {queue!r}. Give a setting, or --reset SETTING"
-        )
+        raise UsageError(f"nothing to change in {queue!r}. Give a setting, or --reset SETTING")
     with connection.open() as client:
         out.result(_settings(client.alter_queue(queue, **changes)))
 
@@ -269,23 +267,19 @@ def _setting(given: str) -> str:
 def _copies_by_datacenter(given: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in given:
-        datacenter, copies = _copies(one)
+        datacenter, _, copies = one.rpartition("=")
+        if datacenter in ("", "class") or not _COPIES.fullmatch(copies):
+            raise OptionInvalid(
+                f"--replication is {show_text(one)!r}, allowed: DATACENTER=N, such as "
+                "'datacenter1=3'"
+            )
         if datacenter in found:
             raise OptionInvalid(
                 f"--replication names {datacenter!r} twice, with {found[datacenter]} and with "
-                f"{copies} copies. Leave one out"
+                f"{int(copies)} copies. Leave one out"
             )
-        found[datacenter] = copies
+        found[datacenter] = int(copies)
     return found
-
-
-def _copies(given: str) -> tuple[str, int]:
-    datacenter, _, number = given.rpartition("=")
-    if datacenter in ("", "class") or not _COPIES.fullmatch(number):
-        raise OptionInvalid(
-            f"--replication is {show_text(given)!r}, allowed: DATACENTER=N, such as 'datacenter1=3'"
-        )
-    return datacenter, int(number)
 
 
 def make_sure(question: str, *, yes: bool) -> None:

@@ -1,9 +1,9 @@
 """Speak to a shell: results, errors, progress, signals, and the exit code at the end.
 
-Results go to standard output, all else to standard error. Errors of the library speak Python: they
-name calls (``client.create_queue('orders')``), options (``option 'keyspace' of connect()``) and
-arguments (``delay is 'x'``). Whoever works in a shell types none of these, so errors are printed in
-the words of a shell.
+Results go to standard output, all else to standard error. Errors of the library name options as a
+shell does (`Spelling.SHELL`), but speak Python else: they name calls
+(``client.create_queue('orders')``) and arguments (``delay is 'x'``). Whoever works in a shell types
+none of these, so errors are printed in the words of a shell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from cassieq_spark.cli.flags import SHELL_NAMES, Flags, flag_name
+from cassieq_spark.cli.flags import Flags, flag_name
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, OutputFailed, UsageError
 from cassieq_spark.repair.report import Progress
@@ -51,7 +51,6 @@ _WORDS: Final = {
     "replication=...": "--replication DATACENTER=N",
     "with force=True": "with --force",
     "queue with 'to'": "queue with --to",
-    "set option 'sslVerifyHostname' to false": "give --no-ssl-verify-hostname",
     "seconds or timedelta": "seconds, or text such as '30s' or '5m'",
 }
 
@@ -61,22 +60,13 @@ _FIRST: Final = re.compile(
 )
 """Arguments that commands pass on as they were given. An error about one begins with its name."""
 
-_OPTION: Final = re.compile(
-    r"option '(\w+)'(?: of (?:connect|create_queue)\(\))?"
-    r"|(?<=but )'(\w+)'(?= is not set)"
-    r"|'(ssl\w+)'"
-)
-
 
 def in_shell(text: str) -> str:
-    """Replace calls, options and arguments of Python by the commands and flags that do the same."""
+    """Replace calls and arguments of Python by the commands and flags that do the same."""
     for python, shell in _WORDS.items():
         text = text.replace(python, shell)
     text = _CALL.sub(_command, text)
-    text = _FIRST.sub(lambda found: f"{found[1]}{flag_name(found[2])} is ", text)
-    return _OPTION.sub(
-        lambda found: SHELL_NAMES.get(found[1] or found[2] or found[3], found[0]), text
-    )
+    return _FIRST.sub(lambda found: f"{found[1]}{flag_name(found[2])} is ", text)
 
 
 def _command(call: re.Match[str]) -> str:
@@ -327,8 +317,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     "was stale or invalid, or its outcome is unknown; `repair` and `redrive`: something could not "
     "be done; `purge`, `delete` and `redrive`: you said no",
     USAGE: "usage: an unknown flag or option, or a value that is not allowed; nothing was done",
-    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `consume` found "
-    "fewer than `--count`",
+    NOTHING: "nothing there: `get`, `peek` and `dead show` found no message, or `load get` "
+    "found fewer than `--count`",
     OF_SIGNAL + signal.SIGINT: "interrupted by Ctrl-C before it was done",
     OF_SIGNAL + signal.SIGPIPE: "the reader of standard output has gone away",
     OF_SIGNAL + signal.SIGTERM: "terminated before it was done",

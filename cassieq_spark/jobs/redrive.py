@@ -16,7 +16,7 @@ from cassieq_spark.cli.flags import ConnectionGiven, command
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.repair import check_report_file, is_for_a_program, write_report
 from cassieq_spark.cli.shell import FAILED, USAGE, Out, exit_codes, print_problem, run_job
-from cassieq_spark.options import parse_connection, queue_name
+from cassieq_spark.options import Spelling, parse_connection, queue_name
 from cassieq_spark.spark.jobs.redrive import redrive_where
 
 job = typer.Typer(add_completion=False)
@@ -53,7 +53,7 @@ def redrive(
     """
     logs.start()
     with exit_codes():
-        parse_connection(connection)
+        parse_connection(connection, Spelling.SHELL)
         check_report_file(report)
         name = queue_name(queue)
         target = None if to is None else queue_name(to)

@@ -35,7 +35,7 @@ from cassieq_spark.cli.shell import (
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.options import parse_connection, queue_name, values
+from cassieq_spark.options import Spelling, parse_connection, queue_name, values
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
@@ -97,7 +97,7 @@ def repair(
     with exit_codes():
         only_one("--once and --interval", once, interval is not None)
         only_one("--full, --dry-run and --verify", full, dry_run, verify)
-        given = parse_connection(connection)
+        given = parse_connection(connection, Spelling.SHELL)
         names = [queue_name(name) for name in queue] if queue else None
         every_s = None if once else INTERVAL.checked("--interval", interval or "30s")
         check_report_file(report)

@@ -15,7 +15,7 @@ from cassieq_spark.options.option import (
     Scope,
     SinkOptions,
     SourceOptions,
-    by_option,
+    Spelling,
 )
 from cassieq_spark.options.parse import (
     OPTIONS,
@@ -23,6 +23,7 @@ from cassieq_spark.options.parse import (
     QueueSettings,
     Seconds,
     account_name,
+    connection_of,
     parse_connection,
     parse_read,
     parse_sink,
@@ -46,8 +47,9 @@ __all__ = [
     "Seconds",
     "SinkOptions",
     "SourceOptions",
+    "Spelling",
     "account_name",
-    "by_option",
+    "connection_of",
     "parse_connection",
     "parse_read",
     "parse_sink",

@@ -10,11 +10,11 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from enum import Enum, auto
 from os import PathLike
-from typing import Annotated, Any, Final, TypedDict, get_type_hints
+from typing import Annotated, Any, Final, Self, TypedDict, get_type_hints
 
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.lanes import LONGEST_DELAY_US, MAX_PRIORITIES
 from cassieq_spark.model.sizes import (
@@ -78,11 +78,37 @@ class Option:
     @property
     def variable(self) -> str:
         """The environment variable's name: ``contactPoints`` is ``CASSIEQ_CONTACT_POINTS``."""
-        return ENV_PREFIX + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).upper()
+        return ENV_PREFIX + snake_case(self.name).upper()
 
     def checked(self, where: str, value: object) -> Any:
         """Parse a value that stands in a place, as `Values.checked` does."""
         return self.values.checked(where, value, is_secret=self.is_secret)
+
+
+def snake_case(name: str) -> str:
+    """``contactPoints`` is ``contact_points``, as Python writes keywords."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+class Spelling(Enum):
+    """The way in which a door's users write options: errors name an option so."""
+
+    PYTHON = auto()
+    SPARK = auto()
+    SHELL = auto()
+
+    def of(self, name: str) -> str:
+        """``'contact_points'``, ``'contactPoints'``, or ``--contact-points``."""
+        snake = snake_case(name)
+        if self is not Spelling.SHELL:
+            return repr(snake if self is Spelling.PYTHON else name)
+        # A secret has a variable and no flag. Its name has this word: see `ConnectionArguments`.
+        return ENV_PREFIX + snake.upper() if "password" in snake else "--" + snake.replace("_", "-")
+
+    def named(self, name: str, scope: Scope | None = None) -> str:
+        """``option 'contact_points'``, with its owner, or ``--contact-points``."""
+        whose = "" if scope is None else f" of {scope.value}"
+        return self.of(name) if self is Spelling.SHELL else f"option {self.of(name)}{whose}"
 
 
 SOURCE: Final = frozenset({Scope.SOURCE})
@@ -235,8 +261,9 @@ def by_option(
     for keyword in connection:
         if keyword not in ConnectionArguments.__annotations__:
             known = [*ConnectionArguments.__annotations__, *own, *others]
-            spelt = re.sub(r"[A-Z]", lambda found: f"_{found[0].lower()}", keyword)
-            hint = did_you_mean(spelt, known) or f" It has: {', '.join(sorted(known))}"
+            hint = (
+                did_you_mean(snake_case(keyword), known) or f" It has: {', '.join(sorted(known))}"
+            )
             raise OptionUnknown(f"{of}() has no keyword {keyword!r}.{hint}")
     return {camel_case(keyword): value for keyword, value in {**connection, **own}.items()}
 
@@ -258,6 +285,7 @@ class TlsOptions:
     key_file: str | None = None
     key_password: Secret | None = None
     verifies_hostname: bool = True
+    spelling: Spelling = field(default=Spelling.PYTHON, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +295,7 @@ class ConnectionOptions:
     Attributes:
         login: None: no login.
         tls: None: no TLS.
+        spelling: How errors of the connection name options. It makes no other session.
     """
 
     contact_points: tuple[tuple[str, int], ...]
@@ -275,6 +304,7 @@ class ConnectionOptions:
     connect_timeout_s: float
     login: Login | None = None
     tls: TlsOptions | None = None
+    spelling: Spelling = field(default=Spelling.PYTHON, compare=False, repr=False)
 
     @property
     def addresses(self) -> str:
@@ -283,6 +313,13 @@ class ConnectionOptions:
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             for host, port in self.contact_points
         )
+
+    @classmethod
+    def needed(cls, given: object) -> Self:
+        """Refuse anything else, such as contact points that were given to a client's class."""
+        if isinstance(given, cls):
+            return given
+        raise UsageError("call cassieq_spark.connect() or connect_async(): they make the clients")
 
     def __str__(self) -> str:
         """Show what a client is connected to."""

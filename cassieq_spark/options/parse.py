@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
@@ -41,7 +41,9 @@ from cassieq_spark.options.option import (
     Scope,
     SinkOptions,
     SourceOptions,
+    Spelling,
     TlsOptions,
+    by_option,
     did_you_mean,
     nearest,
     row,
@@ -69,7 +71,7 @@ Seconds = float | timedelta
 class QueueArguments(TypedDict, total=False):
     """The keywords of `create_queue` and `alter_queue`; `QueueSettings` explains them.
 
-    None means the default.
+    None asks `create_queue` for no value, and `alter_queue` for the default.
     """
 
     bucket_size: int | None
@@ -145,12 +147,12 @@ class QueueSettings:
 
     @classmethod
     def parse(cls, **settings: Unpack[QueueArguments]) -> Self:
-        """Parse what a user gives; times are seconds or timedelta, None means the default.
+        """Parse settings of a new queue: times are seconds or timedelta, None means the default.
 
         Raises:
             OptionUnknown, OptionInvalid: Names the setting, its value, and what is allowed.
         """
-        found = _read(settings, Scope.QUEUE)
+        found = _read(settings, Scope.QUEUE, Spelling.PYTHON)
         if found["priorities"] * found["shards"] > MAX_LANES:
             raise OptionInvalid(
                 f"options 'priorities' and 'shards' of {Scope.QUEUE.value} are "
@@ -170,7 +172,7 @@ class QueueSettings:
         Raises:
             OptionUnknown, OptionInvalid: See `parse`.
         """
-        found = _read(changes, Scope.QUEUE)
+        found = _read(changes, Scope.QUEUE, Spelling.PYTHON)
         changed = {one.field: found[one.name] for one in _of(Scope.QUEUE) if one.name in changes}
         return replace(self, **changed)
 
@@ -296,13 +298,25 @@ def _named(value: object, kind: Values[N], what: str) -> N:
         ) from error
 
 
-def parse_connection(given: Mapping[str, Any]) -> ConnectionOptions:
-    """Parse the options of a plain client.
+def parse_connection(
+    given: Mapping[str, Any], spelling: Spelling = Spelling.PYTHON
+) -> ConnectionOptions:
+    """Parse the options of a plain client, by their names in the table.
+
+    Args:
+        spelling: How errors name them, also later errors of the connection.
 
     Raises:
         OptionUnknown, OptionInvalid: Names the option, its value, and what is allowed.
     """
-    return _connection(_read(given, Scope.CONNECTION))
+    return _connection(_read(given, Scope.CONNECTION, spelling))
+
+
+def connection_of(
+    keywords: Mapping[str, Any], contact_points: str | Sequence[str] | None, *, of: str
+) -> ConnectionOptions:
+    """Parse the keywords of a function called ``of``; raises as `by_option`, `parse_connection`."""
+    return parse_connection(by_option(keywords, {"contact_points": contact_points}, of=of))
 
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:
@@ -317,7 +331,7 @@ def parse_read(given: Mapping[str, Any]) -> ReadOptions:
 
 def _reading(kind: type[T], given: Mapping[str, Any], scope: Scope) -> T:
     arguments = _by_option(given, scope)
-    found = _filled(arguments, scope, unless={"queue"})
+    found = _filled(arguments, scope, Spelling.SPARK, unless={"queue"})
     may_be_all = found.get("view") in VIEWS_OF_MANY
     queues = select(found, arguments.keys(), scope.value, may_be_all=may_be_all)
     return _filled_in(kind, found, queues=queues)
@@ -331,15 +345,15 @@ def parse_view(given: Mapping[str, Any]) -> str:
     """
     [option] = [option for option in _of(Scope.READ) if option.name == "view"]
     value, _ = in_force(option, {name.lower(): value for name, value in given.items()})
-    return str(option.checked(f"option {option.name!r} of {Scope.READ.value}", value))
+    return str(option.checked(Spelling.SPARK.named("view", Scope.READ), value))
 
 
-def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
+def parse_sink(given: Mapping[str, Any], spelling: Spelling = Spelling.SPARK) -> SinkOptions:
     """Parse the options of ``writeStream`` and ``write``; raises as `parse_connection`.
 
     Only ``write`` needs a batch id with a sink id, so its writer checks that.
     """
-    found = _read(given, Scope.SINK)
+    found = _read(given, Scope.SINK, spelling)
     if found["batchId"] is not None and found["sinkId"] is None:
         raise OptionInvalid(
             f"option 'batchId' is {found['batchId']}, but 'sinkId' is not set: a batch id means "
@@ -348,14 +362,14 @@ def parse_sink(given: Mapping[str, Any]) -> SinkOptions:
     return _filled_in(SinkOptions, found)
 
 
-def _filled_in(kind: type[T], found: Mapping[str, Any], **own: Any) -> T:
+def _filled_in(kind: type[T], found: _Found, **own: Any) -> T:
     """The options of a format, each in the field that is named like it."""
     names = {one.name for one in fields(kind)} - own.keys() - {"connection"}
     given = {one.field: found[one.name] for one in OPTIONS if one.name in found}
     return kind(connection=_connection(found), **own, **{name: given[name] for name in names})
 
 
-def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
+def _connection(found: _Found) -> ConnectionOptions:
     return ConnectionOptions(
         contact_points=found["contactPoints"],
         keyspace=found["keyspace"],
@@ -363,10 +377,11 @@ def _connection(found: Mapping[str, Any]) -> ConnectionOptions:
         connect_timeout_s=found["connectTimeout"],
         login=_login(found),
         tls=_tls(found),
+        spelling=found.spelling,
     )
 
 
-def _login(found: Mapping[str, Any]) -> Login | None:
+def _login(found: _Found) -> Login | None:
     _needs(found, "password", "username", "nobody can log in with a password alone")
     in_safety = "the variable CASSIEQ_PASSWORD keeps a password out of your code"
     _needs(found, "username", "password", in_safety)
@@ -374,16 +389,12 @@ def _login(found: Mapping[str, Any]) -> Login | None:
     return None if username is None else Login(username=username, password=password)
 
 
-def _tls(found: Mapping[str, Any]) -> TlsOptions | None:
+def _tls(found: _Found) -> TlsOptions | None:
     _needs(found, "sslCertFile", "sslCaFile", "TLS is off without it")
     _needs(found, "sslKeyFile", "sslCertFile", "a key is of no use without its certificate")
     _needs(found, "sslKeyPassword", "sslCertFile", "there is no key that it could decrypt")
+    _needs(found, "sslVerifyHostname", "sslCaFile", "there is nothing to verify without TLS")
     if found["sslCaFile"] is None:
-        if not found["sslVerifyHostname"]:
-            raise OptionInvalid(
-                "option 'sslVerifyHostname' is false, but 'sslCaFile' is not set: TLS is off "
-                "without it, so there is nothing to verify. Set 'sslCaFile' too, or neither"
-            )
         return None
     return TlsOptions(
         ca_file=found["sslCaFile"],
@@ -391,14 +402,16 @@ def _tls(found: Mapping[str, Any]) -> TlsOptions | None:
         key_file=found["sslKeyFile"],
         key_password=found["sslKeyPassword"],
         verifies_hostname=found["sslVerifyHostname"],
+        spelling=found.spelling,
     )
 
 
-def _needs(found: Mapping[str, Any], name: str, other: str, why: str) -> None:
-    if found[name] is not None and found[other] is None:
+def _needs(found: _Found, name: str, other: str, why: str) -> None:
+    if found[name] not in (None, True) and found[other] is None:  # TLS verifies by default
+        spelling = found.spelling
         raise OptionInvalid(
-            f"option {name!r} is {found[name]!r}, but {other!r} is not set: {why}. Set both, or "
-            "neither"
+            f"{spelling.named(name)} is {found[name]!r}, but {spelling.of(other)} is not set: "
+            f"{why}. Set both, or neither"
         )
 
 
@@ -406,9 +419,15 @@ def _of(scope: Scope) -> list[Option]:
     return [option for option in OPTIONS if scope in option.scopes]
 
 
-def _read(given: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+class _Found(dict[str, Any]):
+    """The values of options by name, and how errors spell the names."""
+
+    spelling: Spelling
+
+
+def _read(given: Mapping[str, Any], scope: Scope, spelling: Spelling) -> _Found:
     """Read every option of a scope, by name; None if it is unset and has no default."""
-    return _filled(_by_option(given, scope), scope)
+    return _filled(_by_option(given, scope), scope, spelling)
 
 
 GIVEN: Final = "given"
@@ -439,23 +458,24 @@ def in_force(
 
 
 def _filled(
-    arguments: Mapping[str, Any], scope: Scope, *, unless: Set[str] = frozenset()
-) -> dict[str, Any]:
+    arguments: Mapping[str, Any], scope: Scope, spelling: Spelling, unless: Set[str] = frozenset()
+) -> _Found:
     """Fill in the options of a scope that are no argument, from variables and defaults.
 
     Args:
         unless: Required options that may be unset this time.
     """
-    found: dict[str, Any] = {}
+    found = _Found()
+    found.spelling = spelling
     for option in _of(scope):
         value, origin = in_force(option, arguments)
-        named = f"option {option.name!r} of {scope.value}"
+        named = spelling.named(option.name, scope)
         if origin != DEFAULT:
             value = option.checked(named if origin == GIVEN else f"variable {origin}", value)
         elif option.is_required and option.name not in unless:
             raise OptionInvalid(
-                f"{named} is not set. {option.doc} Set it to {option.values.allowed}"
-                + nearest_to(option.variable, os.environ)
+                f"{named} is not set. {option.doc} Set it, or the variable {option.variable}, to "
+                f"{option.values.allowed}" + nearest_to(option.variable, os.environ)
             )
         found[option.name] = value
     return found

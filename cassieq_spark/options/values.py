@@ -10,6 +10,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import index
 from types import UnionType
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
@@ -118,6 +119,14 @@ def _where(
     return Values(allowed, parse, schema or {})
 
 
+def _plain(value: Any) -> Any:
+    """Make an int of what Python takes for one (``__index__``), such as numpy's; a bool is none."""
+    try:
+        return value if isinstance(value, bool) else index(value)
+    except TypeError:
+        return value
+
+
 def _is_number(value: object, low: float, high: float, kind: type | UnionType = int) -> bool:
     # NaN is in no range; a huge int cannot become a float, so the range comes first.
     is_number = isinstance(value, kind) and not isinstance(value, bool)
@@ -142,7 +151,7 @@ def whole(low: int, high: int, *, from_text: bool = True) -> Values[int]:
     def read(value: object) -> object:
         if from_text and isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
             return int(value.strip())  # strips more than int() does
-        return value
+        return _plain(value)
 
     return _where(
         f"a whole number from {low:,} to {high:,}",
@@ -157,7 +166,7 @@ def size_bytes(low: int, high: int) -> Values[int]:
 
     def read(value: object) -> object:
         if not isinstance(value, str):
-            return value
+            return _plain(value)
         match = _SIZE.fullmatch(value.strip().lower()) or _refuse()
         return int(match["number"]) * _UNITS_BYTES[match["unit"] or "b"]
 
@@ -193,6 +202,7 @@ def share(high: float) -> Values[float]:
 
 def _to_micros(value: Any, low: float, high: float) -> float:
     """Keep time in microseconds: two ways to write the same time must be equal."""
+    value = _plain(value)
     if not _is_number(value, low, high, int | float) or not math.isfinite(value):
         raise NotAllowed
     return round(float(value), 6) + 0.0

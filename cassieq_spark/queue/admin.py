@@ -18,10 +18,12 @@ from cassieq_spark import metrics
 from cassieq_spark.errors import (
     CasContention,
     CassieqError,
+    DeadLetterCycle,
     OptionInvalid,
     QueueExists,
     QueueInUse,
     QueueNotFound,
+    SettingFixed,
     UsageError,
 )
 from cassieq_spark.log import event, get_logger
@@ -72,7 +74,8 @@ async def create(
     Raises:
         OptionUnknown, OptionInvalid: The error names the setting, or a name that no new queue can
             have.
-        QueueExists: A named setting has another value; or its dead-letter queues form a cycle.
+        QueueExists: A named setting has another value.
+        DeadLetterCycle: Its dead-letter queues would form a cycle.
         QueueNotFound: The dead-letter queue does not exist.
         UsageError: The queue, or its dead-letter queue, lives in another data centre.
     """
@@ -112,7 +115,8 @@ async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> Queue
     Raises:
         QueueNotFound: The queue does not exist.
         OptionUnknown, OptionInvalid: The error names the setting.
-        QueueExists: A setting cannot change, or dead-letter queues would form a cycle.
+        SettingFixed, DeadLetterCycle: A setting cannot change, or dead-letter queues would form a
+            cycle.
         UsageError: The queue, or its dead-letter queue, lives in another data centre.
     """
 
@@ -120,11 +124,9 @@ async def alter(store: Store, name: QueueName, changes: dict[str, Any]) -> Queue
         settings = row.settings.altered(changes)
         different = [key for key, _, _ in settings.differences(row.settings)]
         if fixed := [key for key in different if key in FIXED]:
-            raise QueueExists(
+            raise SettingFixed(
                 f"{', '.join(fixed)} of queue {name!r} cannot change: where its messages are "
-                "depends on it. Create another queue",
-                queue=name,
-                differences=tuple(fixed),
+                "depends on it. Create another queue"
             )
         if "dead_letter_queue" in different:
             await check_dead_letter_queue(store, name, settings)
@@ -409,11 +411,9 @@ async def check_dead_letter_queue(store: Store, name: QueueName, settings: Queue
     target = settings.dead_letter_queue
     while target is not None:
         if target in seen:
-            raise QueueExists(
+            raise DeadLetterCycle(
                 f"the dead-letter queues {' -> '.join([*seen, target])} form a cycle, so a dead "
-                "message would never rest. Choose another dead-letter queue",
-                queue=name,
-                differences=("dead_letter_queue",),
+                "message would never rest. Choose another dead-letter queue"
             )
         found = await read_row(store, queue_name(target))
         if found is None or found.value.status is not QueueStatus.ACTIVE:

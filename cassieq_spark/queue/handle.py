@@ -254,10 +254,11 @@ class Queue(OfOneProcess):
     async def extend(
         self, messages: Held | Iterable[Held], visibility_timeout: Seconds
     ) -> datetime:
-        """Make leases end later, or sooner, counted from now. The receipts stay valid.
+        """Make leases end later, or sooner, counted from now. The receipts stay valid, but for 0.
 
         Args:
-            visibility_timeout: 0 to 30 days; 0 gives the messages back.
+            visibility_timeout: 0 to 30 days. 0 ends the leases at once, and is the same call as
+                `release(messages)`: the receipts become stale.
 
         Returns:
             The time when the leases end, UTC. They end a moment later if the store was slow.

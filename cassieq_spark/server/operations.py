@@ -86,7 +86,7 @@ OPERATIONS: Final = (
                   errors=(404, 409)),
     RestOperation("getQueue", Right.INFO, admin.show_queue, "GET", QUEUE, {200: answers.Queue}),
     RestOperation("alterQueue", Right.CREATE, admin.alter_queue, "PATCH", QUEUE,
-                  {200: answers.Queue}, body=models.QueueChange, errors=(404, 409)),
+                  {200: answers.Queue}, body=models.QueueChange),
     RestOperation("deleteQueue", Right.DELETE, admin.delete_queue, "DELETE", QUEUE, {204: None},
                   query=models.Deletion, errors=(404, 409)),
     RestOperation("getStatistics", Right.INFO, admin.statistics, "GET", f"{QUEUE}/statistics",

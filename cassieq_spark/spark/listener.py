@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.offset import SourceOffset, by_bucket
-from cassieq_spark.options import ConnectionArguments, by_option, parse_connection
+from cassieq_spark.options import ConnectionArguments, connection_of
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.settle.batches import ack_leases
 from cassieq_spark.store import portal
@@ -79,9 +79,9 @@ class CassieqListener(StreamingQueryListener):
         **connection: Unpack[ConnectionArguments],
     ) -> None:
         super().__init__()
-        own = {} if contact_points is None else {"contact_points": contact_points}
-        given = by_option(connection, own, of="CassieqListener", others=["contact_points"])
-        self._connection = parse_connection(given) if given else None
+        self._connection = None
+        if connection or contact_points is not None:
+            self._connection = connection_of(connection, contact_points, of="CassieqListener")
         self._lock = threading.Lock()
         self._names: dict[UUID, str] = {}
         self._ends: dict[UUID, list[tuple[dict[str, Any], SourceOffset]]] = {}

@@ -483,9 +483,10 @@ class DriverTransport:
         known = sorted({node.datacenter for node in self.nodes() if node.datacenter})
         if known and wanted not in known:
             self.cluster.shutdown()
+            named = self._options.spelling.named("datacenter")
             raise UsageError(
                 f"the cluster at {self._options.addresses} has no data centre {wanted!r}; it has "
-                f"{', '.join(map(repr, known))}. Set option 'datacenter' to one of them"
+                f"{', '.join(map(repr, known))}. Set {named} to one of them"
             )
         return str(wanted)
 

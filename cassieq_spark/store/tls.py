@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,14 +41,12 @@ def context(tls: TlsOptions) -> ssl.SSLContext:
     # This is Python's default since 3.10, which Debian's Python 3.11 leaves to the system.
     made.minimum_version = max(made.minimum_version, ssl.TLSVersion.TLSv1_2)
     made.check_hostname = tls.verifies_hostname
-    _check_readable("sslCaFile", tls.ca_file)
-    _load_certificates(made, "sslCaFile", tls.ca_file)
+    named = tls.spelling.named
+    _load_certificates(made, named("sslCaFile"), tls.ca_file)
     if tls.cert_file is not None:
-        _check_readable("sslCertFile", tls.cert_file)
-        if tls.key_file is not None:
-            _check_readable("sslKeyFile", tls.key_file)
         # Into a context of its own: a client's certificate is not a CA.
-        _load_certificates(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "sslCertFile", tls.cert_file)
+        own = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load_certificates(own, named("sslCertFile"), tls.cert_file)
         _load_key(made, tls, tls.cert_file)
     return made
 
@@ -80,7 +79,7 @@ def disagreement(options: ConnectionOptions, own: Files | None) -> TlsFailed | N
     """
     for host, port in options.contact_points:
         try:
-            found = _look_plain(host, port) if own is None else _look(host, port, own, options.tls)
+            found = (_look_plain if own is None else partial(_look, own))(host, port, options)
         except OSError:  # no node there, or it keeps silent: not because of TLS
             continue
         if found is not None:
@@ -89,35 +88,34 @@ def disagreement(options: ConnectionOptions, own: Files | None) -> TlsFailed | N
 
 
 def _load_certificates(made: ssl.SSLContext, option: str, path: str) -> None:
+    _check_readable(option, path)
     try:
         made.load_verify_locations(path)
     except (ssl.SSLError, OSError) as error:
         raise OptionInvalid(
-            f"option {option!r}: there is no certificate in {path!r} ({error}). It must be a PEM "
+            f"{option}: there is no certificate in {path!r} ({error}). It must be a PEM "
             "file, with BEGIN CERTIFICATE"
         ) from error
 
 
 def _load_key(made: ssl.SSLContext, tls: TlsOptions, cert_file: str) -> None:
-    option = "sslCertFile" if tls.key_file is None else "sslKeyFile"
-    path = tls.key_file or cert_file
+    of, path = tls.spelling.of, tls.key_file or cert_file
+    option = tls.spelling.named("sslCertFile" if tls.key_file is None else "sslKeyFile")
+    _check_readable(option, path)
     try:
         made.load_cert_chain(cert_file, tls.key_file, _password(tls, option, path))
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise OptionInvalid(
-                f"option {option!r}: the key in {path!r} does not belong to the certificate in "
-                f"{cert_file!r}. Name a key and a certificate that belong together"
-            ) from error
-        if tls.key_password is not None:
-            raise OptionInvalid(
-                f"option {option!r}: no key in {path!r} can be read with this 'sslKeyPassword' "
-                f"({error}). It must be a PEM file, with BEGIN ... PRIVATE KEY"
-            ) from error
-        raise OptionInvalid(
-            f"option {option!r}: there is no key in {path!r} ({error}). It must be a PEM file, "
-            "with BEGIN ... PRIVATE KEY"
-        ) from error
+            why = (
+                f"the key in {path!r} does not belong to the certificate in {cert_file!r}. Name a "
+                "key and a certificate that belong together"
+            )
+        else:
+            what = f"there is no key in {path!r}"
+            if tls.key_password is not None:
+                what = f"no key in {path!r} can be read with this {of('sslKeyPassword')}"
+            why = f"{what} ({error}). It must be a PEM file, with BEGIN ... PRIVATE KEY"
+        raise OptionInvalid(f"{option}: {why}") from error
 
 
 def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
@@ -126,8 +124,9 @@ def _password(tls: TlsOptions, option: str, path: str) -> Callable[[], str]:
     def answer() -> str:
         if tls.key_password is None:
             raise OptionInvalid(
-                f"option {option!r}: the key in {path!r} is encrypted, and 'sslKeyPassword' is not "
-                "set. Set it, or its variable CASSIEQ_SSL_KEY_PASSWORD"
+                f"{option}: the key in {path!r} is encrypted, and "
+                f"{tls.spelling.of('sslKeyPassword')} is not set. Set it, or its variable "
+                "CASSIEQ_SSL_KEY_PASSWORD"
             )
         return tls.key_password.reveal()
 
@@ -141,13 +140,13 @@ def _check_readable(option: str, path: str) -> None:
             return
     except OSError as error:
         raise OptionInvalid(
-            f"option {option!r}: the file {path!r} cannot be read on this machine "
+            f"{option}: the file {path!r} cannot be read on this machine "
             f"({error.strerror}). Put it there, and make it readable for the user that runs this "
             "process"
         ) from error
 
 
-def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | None:
+def _look(own: Files, host: str, port: int, options: ConnectionOptions) -> str | None:
     """Describe the problem between this client's TLS and a node."""
     said = "it closed the connection"
     with socket.create_connection((host, port), _LOOK_S) as plain:
@@ -159,56 +158,58 @@ def _look(host: str, port: int, own: Files, tls: TlsOptions | None) -> str | Non
                 if _answers(encrypted):
                     return None
         except ssl.SSLCertVerificationError as error:
-            return _unacceptable(error)
+            return _unacceptable(error, options)
         except ssl.SSLError as error:
             said = (error.reason or said).replace("_", " ").lower()
         except ConnectionError:
             pass  # the node's message may be lost with the connection
     if _answers_plain(host, port):
         return (
-            "does not speak TLS, but 'sslCaFile' demands it. Encrypt its native transport "
-            "(client_encryption_options in cassandra.yaml), or leave out the ssl options"
+            f"does not speak TLS, but {options.spelling.of('sslCaFile')} demands it. Encrypt its "
+            "native transport (client_encryption_options in cassandra.yaml), or leave out the ssl "
+            "options"
         )
-    return _broken_off(said, tls)
+    return _broken_off(said, options)
 
 
-def told(error: ssl.SSLError, tls: TlsOptions | None) -> str:
+def told(error: ssl.SSLError, options: ConnectionOptions) -> str:
     """Describe the problem with a node's TLS, by the error of a connection to it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _unacceptable(error)
-    return _broken_off((error.reason or str(error)).replace("_", " ").lower(), tls)
+        return _unacceptable(error, options)
+    return _broken_off((error.reason or str(error)).replace("_", " ").lower(), options)
 
 
-def _unacceptable(error: ssl.SSLCertVerificationError) -> str:
-    words = error.verify_message
-    return f"shows a certificate that cannot be accepted ({words}). {_advice(error)}"
+def _unacceptable(error: ssl.SSLCertVerificationError, options: ConnectionOptions) -> str:
+    words, advice = error.verify_message, _advice(error, options.spelling.of)
+    return f"shows a certificate that cannot be accepted ({words}). {advice}"
 
 
-def _broken_off(said: str, tls: TlsOptions | None) -> str:
-    if tls is not None and tls.cert_file is None:
+def _broken_off(said: str, options: ConnectionOptions) -> str:
+    of = options.spelling.of
+    if options.tls is not None and options.tls.cert_file is None:
         return (
             f"breaks off TLS ({said}), and this client shows no certificate. If nodes demand one "
-            "(require_client_auth), set 'sslCertFile' and 'sslKeyFile'"
+            f"(require_client_auth), set {of('sslCertFile')} and {of('sslKeyFile')}"
         )
     return (
         f"breaks off TLS ({said}). Does its truststore hold the CA that signed this client's "
-        "certificate ('sslCertFile')? Has that certificate expired? Do both sides allow the same "
-        "TLS version?"
+        f"certificate ({of('sslCertFile')})? Has that certificate expired? Do both sides allow the "
+        "same TLS version?"
     )
 
 
-def _advice(error: ssl.SSLCertVerificationError) -> str:
+def _advice(error: ssl.SSLCertVerificationError, of: Callable[[str], str]) -> str:
     if error.verify_code in _NAME_MISMATCH:
         return (
-            "Give the nodes certificates that name their addresses, or set option "
-            "'sslVerifyHostname' to false if any certificate of your own CA will do"
+            "Give the nodes certificates that name their addresses, or "
+            f"turn {of('sslVerifyHostname')} off if any certificate of your own CA will do"
         )
     if error.verify_code in _ISSUER_UNKNOWN:
-        return "Is 'sslCaFile' the CA that signed it?"
+        return f"Is {of('sslCaFile')} the CA that signed it?"
     return "Renew it, or check this machine's clock"
 
 
-def _look_plain(host: str, port: int) -> str | None:
+def _look_plain(host: str, port: int, options: ConnectionOptions) -> str | None:
     """Explain a plain failure: whether a node wants TLS from a client that has none."""
     if _answers_plain(host, port):
         return None
@@ -227,9 +228,10 @@ def _look_plain(host: str, port: int) -> str | None:
     except ssl.SSLError as error:
         if "ALERT" not in (error.reason or ""):
             return None
+    of = options.spelling.of
     return (
-        "speaks only TLS, and this client does not. Set 'sslCaFile', and also 'sslCertFile' with "
-        "'sslKeyFile' if nodes demand a client's certificate"
+        f"speaks only TLS, and this client does not. Set {of('sslCaFile')}, and also "
+        f"{of('sslCertFile')} with {of('sslKeyFile')} if nodes demand a client's certificate"
     )
 
 

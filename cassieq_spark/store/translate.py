@@ -141,7 +141,7 @@ def why_shut_out(
             return _not_let_in(options, str(error))
         broken = error if isinstance(error, ssl.SSLError) else error.__cause__
         if isinstance(broken, ssl.SSLError):
-            return TlsFailed(f"the node at {node} {tls.told(broken, options.tls)}")
+            return TlsFailed(f"the node at {node} {tls.told(broken, options)}")
     return None
 
 
@@ -226,8 +226,8 @@ def _not_let_in(options: ConnectionOptions, words: str) -> CassandraLoginFailed:
     where = options.addresses
     if options.login is None:
         return CassandraLoginFailed(
-            f"the cluster at {where} asks for a login ({words}). Set option 'username' and "
-            "option 'password'"
+            f"the cluster at {where} asks for a login ({words}). Set "
+            f"{options.spelling.named('username')} and {options.spelling.named('password')}"
         )
     return CassandraLoginFailed(
         f"the cluster at {where} refuses the login of {options.login.username!r} ({words}). Is "

@@ -29,8 +29,8 @@ LASTING = {
 
 QUICKLY = {
     "get": "get orders --max-messages 10 --ack",
-    "produce": "produce orders --count 10",
-    "consume": "consume orders --count 10 --idle-timeout 1s",
+    "load put": "load put orders --count 10",
+    "load get": "load get orders --count 10 --idle-timeout 1s",
 }
 """In place of the examples that take their time."""
 
@@ -83,7 +83,7 @@ def test_every_command_that_ends_works_or_names_its_error(
     failed = {name: output for name, (code, _, output) in ended.items() if code not in {0, 3}}
     assert "too late" in failed.pop("cancel")  # the example's message is nobody's
     assert [] == [(name, text) for name, text in failed.items() if "[cassieq:" not in text]
-    for name in ("put", "get", "peek", "produce", "consume", "repair", "queue list", "queue show",
+    for name in ("put", "get", "peek", "load put", "load get", "repair", "queue list", "queue show",
                  "queue alter", "queue scheduled", "dead list"):  # fmt: skip
         assert name not in failed, failed[name]
     assert [] == [*tmp_path.iterdir()]

@@ -43,7 +43,7 @@ def complete(contact_points: str, *words: str) -> tuple[int, list[str], str]:
     "command",
     [
         *(["queue", "show"], ["put"], ["get", "--max-messages", "3"], ["watch"], ["repair"]),
-        *(["dead", "show"], ["dead", "redrive", "x", "--to"]),
+        *(["dead", "show"], ["dead", "redrive", "x", "--to"], ["load", "get"]),
     ],
     ids=" ".join,
 )

@@ -1,4 +1,4 @@
-"""``cassieq produce``, ``consume`` and ``watch``: counts, signals, what is given back."""
+"""``cassieq load put``, ``load get`` and ``watch``: counts, signals, what is given back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def lie(queue: cassieq.Queue) -> tuple[int, int]:
     return stats.visible, stats.in_flight
 
 
-def test_produce_puts_so_many_messages_of_that_size_and_says_how_fast(
+def test_load_put_puts_so_many_messages_of_that_size_and_says_how_fast(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
-    done = cli("produce", queue.name, "--count", "25", "--size", "7", "--batch", "10", "--json")
+    done = cli("load", "put", queue.name, "--count", "25", "--size", "7", "--batch", "10", "--json")
     found = done.object
 
     assert (0, 25, 175) == (done.code, found["messages"], found["bytes"])
@@ -47,32 +47,34 @@ def test_produce_puts_so_many_messages_of_that_size_and_says_how_fast(
     assert 25 == len({message.body for message in queue.peek(100)})
 
 
-def test_produce_is_no_faster_than_its_rate(cli: CommandLine, queue: cassieq.Queue) -> None:
-    found = cli("produce", queue.name, "--count", "40", "--rate", "20", "--json").object
+def test_load_put_is_no_faster_than_its_rate(cli: CommandLine, queue: cassieq.Queue) -> None:
+    found = cli("load", "put", queue.name, "--count", "40", "--rate", "20", "--json").object
 
     # A lower bound that is the rate's own: batch of one, the last is due 39/20 s after the first.
     assert found["seconds"] >= 39 / 20
     assert (40, 0) == lie(queue)
 
 
-def test_consume_is_no_faster_than_its_rate_though_all_is_there(
+def test_load_get_is_no_faster_than_its_rate_though_all_is_there(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
     queue.put_many([b"x"] * 60)
-    found = cli("consume", queue.name, "--count", "40", "--rate", "20", "--json").object
+    found = cli(
+        "load", "get", queue.name, "--ack", "--count", "40", "--rate", "20", "--json"
+    ).object
 
-    # As of `produce`: each get is of one message.
+    # As of `load put`: each get is of one message.
     assert found["seconds"] >= 39 / 20
     assert (40, (20, 0)) == (found["messages"], lie(queue))
 
 
-def test_consume_acks_all_there_is_and_ends_when_nothing_came_for_a_while(
+def test_load_get_acks_all_there_is_and_ends_when_nothing_came_for_a_while(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
     queue.put_many([b"seven b"] * 25)
     queue.release(queue.get(2))
 
-    done = cli("consume", queue.name, "--batch", "10", "--idle-timeout", "0", "--json")
+    done = cli("load", "get", queue.name, "--ack", "--batch", "10", "--idle-timeout", "0", "--json")
     found = done.object
 
     assert (0, 25, 175) == (done.code, found["messages"], found["bytes"])
@@ -85,35 +87,35 @@ def test_the_time_from_put_to_get_is_the_clusters_and_not_the_timeout(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
     queue.put(b"x")
-    found = cli("consume", queue.name, "--idle-timeout", "0", "--json").object
+    found = cli("load", "get", queue.name, "--ack", "--idle-timeout", "0", "--json").object
 
     # The lease's end, 600 s after the claim, is what the client knows of the cluster's clock.
     assert 0 <= found["put_to_get_ms"]["max"] < 300_000
 
 
-def test_consume_takes_no_more_than_its_count(cli: CommandLine, queue: cassieq.Queue) -> None:
+def test_load_get_takes_no_more_than_its_count(cli: CommandLine, queue: cassieq.Queue) -> None:
     queue.put_many([b"x"] * 25)
 
-    done = cli("consume", queue.name, "--count", "7", "--batch", "5", "--json")
+    done = cli("load", "get", queue.name, "--ack", "--count", "7", "--batch", "5", "--json")
 
     assert (0, 7) == (done.code, done.object["messages"])
     assert (18, 0) == lie(queue)
 
 
-def test_consume_that_finds_fewer_than_its_count_has_exit_code_3(
+def test_load_get_that_finds_fewer_than_its_count_has_exit_code_3(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
     queue.put_many([b"x"] * 2)
 
-    done = cli("consume", queue.name, "--count", "7", "--idle-timeout", "0", "--json")
+    done = cli("load", "get", queue.name, "--ack", "--count", "7", "--idle-timeout", "0", "--json")
 
     assert (3, 2) == (done.code, done.object["messages"])
 
 
-def test_consume_without_ack_gives_everything_back(cli: CommandLine, queue: cassieq.Queue) -> None:
+def test_load_get_without_ack_gives_everything_back(cli: CommandLine, queue: cassieq.Queue) -> None:
     queue.put_many([b"x"] * 25)
 
-    done = cli("consume", queue.name, "--no-ack", "--count", "20", "--json")
+    done = cli("load", "get", queue.name, "--count", "20", "--json")
 
     assert (0, 20) == (done.code, done.object["messages"])
     assert "stale" not in done.object
@@ -121,11 +123,11 @@ def test_consume_without_ack_gives_everything_back(cli: CommandLine, queue: cass
 
 
 @pytest.mark.parametrize(("count", "code"), [([], 0), (["--count", "100"], 130)])
-def test_ctrl_c_ends_consume_with_its_summary_and_what_was_not_acked_given_back(
+def test_ctrl_c_ends_load_get_with_its_summary_and_what_was_not_acked_given_back(
     cli: CommandLine, queue: cassieq.Queue, count: list[str], code: int
 ) -> None:
     queue.put_many([b"x"] * 50)
-    process = cli.start("consume", queue.name, "--no-ack", *count, "--json")
+    process = cli.start("load", "get", queue.name, *count, "--json")
     wait_until(lambda: lie(queue) == (0, 50), describe="all to be leased")
 
     process.send_signal(signal.SIGINT)
@@ -148,7 +150,7 @@ def test_a_signal_between_a_claim_and_its_ack_gives_the_messages_back(
         return found
 
     monkeypatch.setattr(cassieq.Queue, "get", get_and_be_terminated)
-    done = cli("consume", queue.name, "--count", "10", "--json")
+    done = cli("load", "get", queue.name, "--ack", "--count", "10", "--json")
 
     assert (143, 0) == (done.code, done.object["messages"])
     assert (5, 0) == lie(queue)
@@ -163,15 +165,15 @@ def test_what_an_error_ends_has_a_summary_and_gives_back_what_it_holds(
         raise StoreTimeout("nobody answered. Try again")
 
     monkeypatch.setattr(cassieq.Queue, "ack_each", refuse)
-    done = cli("consume", queue.name, "--json")
+    done = cli("load", "get", queue.name, "--ack", "--json")
 
     assert (1, 0) == (done.code, done.object["messages"])
     assert "[cassieq:store_timeout]" in done.err
     assert (5, 0) == lie(queue)
 
 
-def test_ctrl_c_ends_produce_with_its_summary(cli: CommandLine, queue: cassieq.Queue) -> None:
-    process = cli.start("produce", queue.name, "--rate", "100", "--json")
+def test_ctrl_c_ends_load_put_with_its_summary(cli: CommandLine, queue: cassieq.Queue) -> None:
+    process = cli.start("load", "put", queue.name, "--rate", "100", "--json")
     wait_until(lambda: queue.stats().visible > 0, describe="a message")
 
     process.send_signal(signal.SIGINT)
@@ -184,8 +186,8 @@ def test_ctrl_c_ends_produce_with_its_summary(cli: CommandLine, queue: cassieq.Q
 def test_a_progress_bar_is_for_terminals_and_off_standard_output(
     cli: CommandLine, queue: cassieq.Queue
 ) -> None:
-    piped = end(cli.start("produce", queue.name, "--count", "10", "--json"))
-    on_terminal = cli.in_a_terminal("produce", queue.name, "--count", "10", "--json")
+    piped = end(cli.start("load", "put", queue.name, "--count", "10", "--json"))
+    on_terminal = cli.in_a_terminal("load", "put", queue.name, "--count", "10", "--json")
 
     assert ("", 1) == (piped.err, len(piped.lines))
     assert "10/10" in on_terminal.out

@@ -12,6 +12,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.errors import (
     CassieqError,
     ClientClosed,
+    DeadLetterCycle,
     OptionInvalid,
     QueueExists,
     QueueNotFound,
@@ -138,7 +139,7 @@ def test_a_priority_that_a_queue_has_not_says_how_to_have_more(
 def test_dead_letter_queues_must_exist_and_end(client: cassieq.Client, queue_name: str) -> None:
     with pytest.raises(QueueNotFound, match="Create it first"):
         client.create_queue(queue_name, max_deliveries=2, dead_letter_queue="nobody")
-    with pytest.raises(QueueExists, match="cycle"):
+    with pytest.raises(DeadLetterCycle, match="cycle"):
         client.create_queue(queue_name, max_deliveries=2, dead_letter_queue=queue_name)
     assert queue_name not in [info.name for info in client.queues()]
 

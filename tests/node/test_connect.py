@@ -107,7 +107,7 @@ def test_what_can_be_no_host_name_is_refused_before_it_is_looked_up(host: str) -
     error = refused(f"{host}:9042")
 
     assert isinstance(error, OptionInvalid)
-    assert "option 'contactPoints'" in str(error)
+    assert "option 'contact_points'" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_what_can_be_no_host_name_is_refused_before_it_is_looked_up(host: str) -
         ("ack", "q", "x"),
         ("peek", "q"),
         ("watch", "q"),
-        ("produce", "q"),
-        ("consume", "q"),
+        ("load", "put", "q"),
+        ("load", "get", "q"),
         ("queue", "list"),
         ("repair",),
         ("dead", "list"),

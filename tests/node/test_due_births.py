@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, QueueExists
+from cassieq_spark.errors import CassieqError, OptionInvalid, QueueDeleted, SettingFixed
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.moments import time_of
@@ -73,7 +73,7 @@ def test_short_periods_bound_how_far_ahead_a_message_is_due(open_door: OpenDoor)
 
 def test_the_period_cannot_change(client: cassieq.Client, queue_name: str) -> None:
     client.create_queue(queue_name)
-    with pytest.raises(QueueExists, match=r"schedule_period of queue .* cannot change"):
+    with pytest.raises(SettingFixed, match=r"schedule_period of queue .* cannot change"):
         client.alter_queue(queue_name, schedule_period=60)
     assert 60 == client.alter_queue(queue_name, schedule_after=60).settings.schedule_after_s
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark.errors import OptionInvalid, QueueDeleted, QueueExists, StoreError
+from cassieq_spark.errors import OptionInvalid, QueueDeleted, SettingFixed, StoreError
 from cassieq_spark.model.lanes import shard_of
 from cassieq_spark.queue import reserve
 from cassieq_spark.queue.find import read_row
@@ -73,7 +73,7 @@ def test_settings_that_make_no_lanes_are_refused(
 
 def test_priorities_and_shards_cannot_change(client: cassieq.Client, queue_name: str) -> None:
     client.create_queue(queue_name, priorities=2)
-    with pytest.raises(QueueExists, match=r"priorities, shards of queue .* cannot change"):
+    with pytest.raises(SettingFixed, match=r"priorities, shards of queue .* cannot change"):
         client.alter_queue(queue_name, priorities=3, shards=2)
     assert 0.25 == client.alter_queue(queue_name, fairness=0.25).settings.fairness
 

@@ -430,9 +430,10 @@ def test_extend_counts_from_now_for_that_message_alone_and_keeps_the_receipt(
     door.queue.ack(a)
 
 
-def test_extending_by_nothing_gives_the_message_back(door: Door) -> None:
+def test_extending_by_nothing_is_a_release(door: Door) -> None:
     message = one_held(door)
     door.queue.extend(message, 0)
+    assert [cassieq.AckResult.STALE] == door.queue.ack_each([message])
     assert [2] == [one.delivery_count for one in door.queue.get()]
 
 

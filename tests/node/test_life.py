@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark.errors import DeadLetterCycle, OptionInvalid, OptionUnknown, SettingFixed
 from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import portal
@@ -59,7 +59,7 @@ def test_altered_settings_are_seen_by_who_has_the_queue_open(open_door: OpenDoor
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"bucket_size": 11}, cassieq.QueueExists, "cannot change"),
+        ({"bucket_size": 11}, SettingFixed, "cannot change"),
         ({"visibility_timeout": -1}, OptionInvalid, "visibility_timeout"),
         ({"visibility": 1}, OptionUnknown, "Did you mean 'visibility_timeout'"),
         ({"dead_letter_queue": "no.such"}, cassieq.QueueNotFound, "no.such"),
@@ -78,9 +78,9 @@ def test_a_cycle_of_dead_letter_queues_is_refused_where_it_would_close(door: Doo
     name = door.queue.name
     door.client.create_queue(f"{name}.a", dead_letter_queue=name)
     door.client.create_queue(f"{name}.b", dead_letter_queue=f"{name}.a")
-    with pytest.raises(cassieq.QueueExists, match="cycle"):
+    with pytest.raises(DeadLetterCycle, match="cycle"):
         door.client.alter_queue(name, dead_letter_queue=f"{name}.b")
-    with pytest.raises(cassieq.QueueExists, match="cycle"):
+    with pytest.raises(DeadLetterCycle, match="cycle"):
         door.client.alter_queue(name, dead_letter_queue=name)
 
 
@@ -88,6 +88,12 @@ def test_none_puts_a_setting_back_to_its_default(door: Door) -> None:
     door.client.alter_queue(door.queue.name, visibility_timeout=5)
     altered = door.client.alter_queue(door.queue.name, visibility_timeout=None)
     assert 30 == altered.settings.visibility_timeout_s
+
+
+def test_none_asks_create_queue_for_no_value(door: Door) -> None:
+    door.client.alter_queue(door.queue.name, visibility_timeout=5)
+    again = door.client.create_queue(door.queue.name, visibility_timeout=None)
+    assert 5 == again.settings.visibility_timeout_s
 
 
 # --- purge ----------------------------------------------------------------------------------------
@@ -300,7 +306,7 @@ def test_two_alterations_that_would_close_a_cycle_together_are_not_both_made(
         other.client.alter_queue(second, dead_letter_queue=first)
 
     door.faults.before("update_queue", alter_the_other)
-    with pytest.raises(cassieq.QueueExists, match="cycle"):
+    with pytest.raises(DeadLetterCycle, match="cycle"):
         door.client.alter_queue(first, dead_letter_queue=second)
     assert door.client.queue(first).settings.dead_letter_queue is None
     assert first == door.client.queue(second).settings.dead_letter_queue

@@ -389,7 +389,7 @@ def test_large_bodies_come_and_go_whole_by_tls(secured: Secured, named: str) -> 
 def test_a_client_with_tls_is_told_that_the_node_has_none(
     secured: Secured, cassandra: EmbeddedCassandra
 ) -> None:
-    with pytest.raises(TlsFailed, match="does not speak TLS, but 'sslCaFile' demands it"):
+    with pytest.raises(TlsFailed, match="does not speak TLS, but 'ssl_ca_file' demands it"):
         cassieq.connect(cassandra.contact_points, **secured.files)  # type: ignore[arg-type]  # text all
 
 
@@ -416,7 +416,7 @@ def test_a_client_whose_certificate_does_not_hold_is_told_to_look_at_it(
 def test_a_node_of_an_unknown_ca_gets_no_password(secured: Secured, tmp_path: Path) -> None:
     other = Authority("another").write(tmp_path / "ca.pem")
 
-    with pytest.raises(TlsFailed, match="Is 'sslCaFile' the CA that signed it"):
+    with pytest.raises(TlsFailed, match="Is 'ssl_ca_file' the CA that signed it"):
         secured.connect("shop", ssl_ca_file=other)
 
 

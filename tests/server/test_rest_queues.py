@@ -53,6 +53,11 @@ def test_a_queue_is_created_shown_altered_and_deleted(rest: httpx.Client, name: 
     other = {"settings": {"visibility_timeout": 46}}
     assert (409, "queue_exists", None) == problem(rest.put(path, json=other))
 
+    fixed = {"settings": {"bucket_size": 7}}
+    assert (400, "setting_fixed", None) == problem(rest.patch(path, json=fixed))
+    itself = {"settings": {"dead_letter_queue": name}}
+    assert (400, "dead_letter_cycle", None) == problem(rest.patch(path, json=itself))
+
     change = {"settings": {"visibility_timeout": None, "linger": 0.5}, "labels": {"owner": None}}
     altered = rest.patch(path, json=change).json()
     assert (30, 0.5, {}) == (

@@ -173,6 +173,14 @@ def test_an_unknown_attribute_is_refused_wherever_it_is_named(
     assert "Messages" not in answer
 
 
+def test_dead_letter_queues_in_a_cycle_are_a_wrong_value(sqs: Any, new_queue: NewQueue) -> None:
+    _, url, arn = new_queue("a")
+    given = {"RedrivePolicy": policy_of(arn)}
+    code, said, status = refusal(sqs.set_queue_attributes, QueueUrl=url, Attributes=given)
+    assert ("InvalidParameterValue", 400) == (code, status)
+    assert said.startswith("[cassieq:dead_letter_cycle] the dead-letter queues ")
+
+
 def test_a_queue_says_who_may_name_it_as_dead_letter_queue(sqs: Any, new_queue: NewQueue) -> None:
     _, dead_url, dead = new_queue("dead")
     own, url, arn = new_queue("a")

@@ -10,11 +10,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
-from cassieq_spark.options import arguments
+from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue.put import encode
 
 if TYPE_CHECKING:
@@ -51,6 +52,30 @@ def test_a_visibility_out_of_its_range_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, arguments.MOST_MESSAGES + 1])
 def test_a_count_is_a_whole_number_from_one(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="max_messages is"):
+        arguments.count("max_messages", value)
+
+
+class Three:
+    """Whole to Python, as numbers of numpy are."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), Three()], ids=["i8", "u1", "own"])
+def test_whatever_python_takes_for_a_whole_number_is_one(value: Any) -> None:
+    count = arguments.count("max_messages", value)
+
+    assert (3, int) == (count, type(count))
+    assert 3_000_000 == arguments.delay_us(value)
+    assert 3 == arguments.priority("priority", value, 10)
+    assert 3 == QueueSettings.parse(max_deliveries=value).max_deliveries
+    assert 3 == arguments.id_of(value)
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.float64(3)], ids=["bool", "b1", "f8"])
+def test_a_bool_or_a_float_is_no_whole_number(value: Any) -> None:
     with pytest.raises(OptionInvalid, match="max_messages is"):
         arguments.count("max_messages", value)
 

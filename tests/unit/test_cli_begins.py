@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
+import cassieq_spark
 from tests.fixtures.commands import CASSIEQ, end
 
 
@@ -48,3 +50,10 @@ def test_help_that_nobody_reads_has_the_exit_code_of_a_broken_pipe(words: str) -
         said = err.read()
 
     assert (141, b"") == (process.wait(120), said)
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "cassieq_spark", "--version"], capture_output=True, check=True
+    )
+    assert cassieq_spark.__version__ == found.stdout.decode().strip()

@@ -174,23 +174,26 @@ def test_connection_options_are_taken_wherever_there_is_a_connection() -> None:
     [
         ({"username": "billing"}, r"'username' is 'billing', but 'password' is not set"),
         ({"password": PASSWORD}, r"'password' is \*\*\*, but 'username' is not set"),
-        ({"sslCertFile": "c.pem"}, r"'sslCertFile' is 'c\.pem', but 'sslCaFile' is not set"),
+        ({"sslCertFile": "c.pem"}, r"'ssl_cert_file' is 'c\.pem', but 'ssl_ca_file' is not set"),
         (
             {"sslCaFile": "ca.pem", "sslKeyFile": "c.key"},
-            r"'sslKeyFile' is 'c\.key', but 'sslCertFile' is not set",
+            r"'ssl_key_file' is 'c\.key', but 'ssl_cert_file' is not set",
         ),
         (
             {"sslCaFile": "ca.pem", "sslKeyPassword": KEY_PASSWORD},
-            r"'sslKeyPassword' is \*\*\*, but 'sslCertFile' is not set",
+            r"'ssl_key_password' is \*\*\*, but 'ssl_cert_file' is not set",
         ),
-        ({"sslVerifyHostname": False}, r"'sslVerifyHostname' is false, but 'sslCaFile' is not set"),
+        (
+            {"sslVerifyHostname": False},
+            r"'ssl_verify_hostname' is False, but 'ssl_ca_file' is not set",
+        ),
         ({"username": "b", "password": ""}, r"'password' of connect\(\) is \*\*\*, allowed: 1 to"),
         ({"username": "b", "password": PASSWORD + "\0"}, r"is \*\*\*, allowed: .* no NUL"),
         ({"username": "b", "password": PASSWORD * 100}, r"is \*\*\*, allowed: 1 to 1,000"),
         ({"username": "b", "password": 7}, r"is \*\*\*, allowed"),
         ({"username": " b", "password": PASSWORD}, r"'username' of connect\(\) is ' b', allowed"),
         ({"username": "b", "PASSWORD": PASSWORD, "password": PASSWORD}, r"given twice, as"),
-        ({"sslCaFile": ""}, r"'sslCaFile' of connect\(\) is '', allowed: the path of a file"),
+        ({"sslCaFile": ""}, r"'ssl_ca_file' of connect\(\) is '', allowed: the path of a file"),
     ],
 )
 def test_what_is_not_complete_or_not_allowed_is_refused_without_its_secret(
@@ -248,13 +251,15 @@ def test_a_key_may_be_in_the_file_of_its_certificate(
 
     tls.context(TlsOptions(ca_file=files.ca_file, cert_file=certificate))
 
-    with pytest.raises(OptionInvalid, match=r"'sslKeyFile': the file '.*both\.key' cannot be read"):
+    with pytest.raises(
+        OptionInvalid, match=r"'ssl_key_file': the file '.*both\.key' cannot be read"
+    ):
         tls.context(TlsOptions(ca_file=files.ca_file, cert_file=certificate, key_file=key))
 
 
 @pytest.mark.parametrize(
     ("option", "field"),
-    [("sslCaFile", "ca_file"), ("sslCertFile", "cert_file"), ("sslKeyFile", "key_file")],
+    [("ssl_ca_file", "ca_file"), ("ssl_cert_file", "cert_file"), ("ssl_key_file", "key_file")],
 )
 def test_a_file_that_is_missing_or_of_another_kind_is_named_with_its_option(
     files: TlsOptions, tmp_path: Path, option: str, field: str
@@ -274,7 +279,7 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_reason(
     files: TlsOptions, tmp_path: Path
 ) -> None:
     # A directory, not a forbidden file: tests may run as root, who may read every file.
-    with pytest.raises(OptionInvalid, match=r"'sslKeyFile': .* cannot be read .*Is a directory"):
+    with pytest.raises(OptionInvalid, match=r"'ssl_key_file': .* cannot be read .*Is a directory"):
         tls.context(_with(files, "key_file", str(tmp_path)))
 
 
@@ -290,14 +295,14 @@ def test_a_key_of_another_certificate_is_named_with_both_files(
 
 
 def test_an_encrypted_key_without_its_password_asks_no_terminal(files: TlsOptions) -> None:
-    with pytest.raises(OptionInvalid, match="is encrypted, and 'sslKeyPassword' is not set"):
+    with pytest.raises(OptionInvalid, match="is encrypted, and 'ssl_key_password' is not set"):
         tls.context(_with(files, "key_password", None))
 
 
 def test_a_wrong_password_of_a_key_is_refused_and_not_shown(files: TlsOptions) -> None:
     wrong = "guess-02ab"
 
-    with pytest.raises(OptionInvalid, match="can be read with this 'sslKeyPassword'") as refused:
+    with pytest.raises(OptionInvalid, match="can be read with this 'ssl_key_password'") as refused:
         tls.context(_with(files, "key_password", Secret(wrong)))
 
     assert wrong not in "".join(traceback.format_exception(refused.value))

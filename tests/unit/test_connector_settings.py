@@ -166,7 +166,7 @@ def test_settings_need_no_spark() -> None:
     ("given", "said"),
     [
         ({"queue": "a b"}, "'queue'"),
-        ({"queue": "q", "chunk_messages": 0}, "'chunkMessages'"),
+        ({"queue": "q", "chunk_messages": 0}, "'chunk_messages'"),
         ({"queue": "q", "connector": {"a": 1}}, "not a setting of the Spark Cassandra Connector"),
     ],
 )

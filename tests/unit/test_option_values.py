@@ -16,6 +16,7 @@ from cassieq_spark.options import (
     Option,
     QueueSettings,
     Scope,
+    Spelling,
     account_name,
     parse_connection,
     parse_read,
@@ -140,9 +141,9 @@ def test_a_value_out_of_range_is_refused_with_option_value_and_range(
             PARSERS[scope]({option.name: value})
 
         text = str(refused.value)
-        assert text.startswith(
-            f"[cassieq:option_invalid] option {option.name!r} of {scope.value} is"
-        )
+        is_keyword = scope in {Scope.CONNECTION, Scope.QUEUE}
+        named = (Spelling.PYTHON if is_keyword else Spelling.SPARK).named(option.name, scope)
+        assert text.startswith(f"[cassieq:option_invalid] {named} is")
         assert text.endswith(f", allowed: {option.values.allowed}")
         assert len(text) < 400
 

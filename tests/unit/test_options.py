@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import connect, connect_async, foreach_batch
-from cassieq_spark.errors import OptionInvalid, OptionUnknown
+from cassieq_spark import AsyncClient, Client, connect, connect_async, foreach_batch
+from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options import (
     OPTIONS,
     ConnectionArguments,
@@ -19,7 +19,7 @@ from cassieq_spark.options import (
     Scope,
     SinkOptions,
     SourceOptions,
-    by_option,
+    Spelling,
     parse_connection,
     parse_read,
     parse_sink,
@@ -27,6 +27,7 @@ from cassieq_spark.options import (
     parse_view,
     queue_name,
 )
+from cassieq_spark.options.option import by_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -299,8 +300,8 @@ def test_a_required_option_that_is_missing_is_named_with_what_it_may_be() -> Non
 
     assert (
         "[cassieq:option_invalid] option 'queue' of the cassieq sink is not set. The queue to read "
-        "from or to write to. Set it to 1 to 200 letters (a-z, A-Z), digits, '.', '-' or '_'; "
-        "before it may be an account and '/'"
+        "from or to write to. Set it, or the variable CASSIEQ_QUEUE, to 1 to 200 letters (a-z, "
+        "A-Z), digits, '.', '-' or '_'; before it may be an account and '/'"
     ) == str(refused.value)
 
 
@@ -378,7 +379,8 @@ def test_connect_finds_the_contact_points_in_their_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CASSIEQ_CONTACT_POINTS", raising=False)
-    with pytest.raises(OptionInvalid, match=r"'contactPoints' of connect\(\) is not set"):
+    says = r"'contact_points' of connect\(\) is not set\. .*the variable CASSIEQ_CONTACT_POINTS, to"
+    with pytest.raises(OptionInvalid, match=says):
         connect()
 
     monkeypatch.setenv("CASSIEQ_CONTACT_POINTS", "10.0.0.1:9043,[::1]:9044")
@@ -418,3 +420,65 @@ def test_an_options_spelling_is_not_swallowed_by_foreach_batch(keyword: str, tol
 def test_the_keywords_of_a_queue_are_its_settings() -> None:
     known = [one.name for one in OPTIONS if Scope.QUEUE in one.scopes]
     assert known == list(QueueArguments.__annotations__)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_that_is_made_by_its_class_names_the_functions(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"call cassieq_spark\.connect\(\) or connect_async\(\)"):
+        kind("127.0.0.1:9042")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "points", "needs"),
+    [
+        (
+            Spelling.PYTHON,
+            "option 'contact_points' of connect() is 5, allowed: ",
+            "option 'ssl_cert_file' is 'c.pem', but 'ssl_ca_file' is not set: ",
+        ),
+        (
+            Spelling.SPARK,
+            "option 'contactPoints' of connect() is 5, allowed: ",
+            "option 'sslCertFile' is 'c.pem', but 'sslCaFile' is not set: ",
+        ),
+        (
+            Spelling.SHELL,
+            "--contact-points is 5, allowed: ",
+            "--ssl-cert-file is 'c.pem', but --ssl-ca-file is not set: ",
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, Spelling) else "",
+)
+def test_each_door_names_options_as_its_users_write_them(
+    spelling: Spelling, points: str, needs: str
+) -> None:
+    for given, says in (
+        ({"contactPoints": 5}, points),
+        ({"contactPoints": "a", "sslCertFile": "c.pem"}, needs),
+    ):
+        with pytest.raises(OptionInvalid) as refused:
+            parse_connection(given, spelling)
+        assert str(refused.value).startswith(f"[cassieq:option_invalid] {says}")
+
+
+def test_a_secret_is_its_variable_in_a_shell() -> None:
+    of = Spelling.SHELL.of
+    secrets = {one.name for one in OPTIONS if one.is_secret}
+
+    assert {"CASSIEQ_PASSWORD", "CASSIEQ_SSL_KEY_PASSWORD"} == {of(name) for name in secrets}
+    assert all(of(one.name).startswith("--") for one in OPTIONS if not one.is_secret)
+
+
+def test_the_spelling_makes_no_other_connection() -> None:
+    given = {"contactPoints": "a", "sslCaFile": "ca.pem"}
+    python, shell = (parse_connection(given, one) for one in (Spelling.PYTHON, Spelling.SHELL))
+
+    assert (python, hash(python)) == (shell, hash(shell))
+    assert Spelling.SHELL is pickle.loads(pickle.dumps(shell)).spelling  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("keyword", ["KeySpace", "Contact_Points"])
+def test_keywords_of_python_are_exact(keyword: str) -> None:
+    given: Any = {keyword: "a"}
+    with pytest.raises(OptionUnknown, match="Did you mean '"):
+        connect(**given)

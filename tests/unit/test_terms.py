@@ -30,7 +30,7 @@ FORCED = {
     "enqueued_at": "the time of the put, by its usual name; stored and read by every release",
 }
 QUALIFIED = {
-    "batch": "a flag of `cassieq produce` and `consume`, which know no other batch; the end of a "
+    "batch": "a flag of `cassieq load`, which know no other batch; the end of a "
     "path of REST, as in SQS's SendMessageBatch; the batch of the sink that the event names",
     "session": "a field of the event connector_session_closed, which says whose",
 }

@@ -135,8 +135,6 @@ async def set_attributes(call: Call, queue: AsyncQueue) -> dict[str, Any]:
         try:
             await _check_may_bury(call, settings, queue.name)
             await client.alter_queue(queue.name, **settings)
-        except QueueExists as error:
-            raise invalid(error.message) from error
         except QueueNotFound as error:
             await client.queue(queue.name)  # raises the same if it is this queue that is gone
             raise _no_dead_letter_queue() from error

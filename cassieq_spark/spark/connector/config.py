@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
-from cassieq_spark.options import ConnectionOptions, parse_connection
+from cassieq_spark.options import ConnectionOptions, connection_of
 from cassieq_spark.options.values import Secret
 
 CONNECTOR: Final = "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1"
@@ -96,14 +96,8 @@ def spark_config(
         UsageError: A value has a wrong form; or TLS is configured by PEM files (variable
             CASSIEQ_SSL_CA_FILE), which the connector cannot read, and no trust store is given.
     """
-    connection = parse_connection(
-        {
-            "contactPoints": contact_points,
-            "datacenter": datacenter,
-            "username": username,
-            "password": password,
-        }
-    )
+    keywords = {"datacenter": datacenter, "username": username, "password": password}
+    connection = connection_of(keywords, contact_points, of="spark_config")
     stores = {
         "trustStore.path": trust_store,
         "trustStore.password": trust_store_password,

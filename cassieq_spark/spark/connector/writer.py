@@ -26,7 +26,8 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.bucket_plan import BucketPlan, PackedChunk, assign
 from cassieq_spark.model.ids import Place
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Costs, Identity, TaskResult
-from cassieq_spark.options import ConnectionArguments, SinkOptions, by_option, parse_sink
+from cassieq_spark.options import ConnectionArguments, SinkOptions, Spelling, parse_sink
+from cassieq_spark.options.option import by_option
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.sink import transaction
@@ -111,7 +112,7 @@ def foreach_batch(
         "writes_in_flight": writes_in_flight,
     }
     given = by_option(connection, own, of="foreach_batch", others=["connector"])
-    return partial(_put, parse_sink(given), config.checked(connector))
+    return partial(_put, parse_sink(given, Spelling.PYTHON), config.checked(connector))
 
 
 @boundary.crossing

@@ -42,8 +42,7 @@ from cassieq_spark.options import (
     ConnectionArguments,
     ConnectionOptions,
     arguments,
-    by_option,
-    parse_connection,
+    connection_of,
     queue_name,
 )
 from cassieq_spark.queue.find import LaneSpec, open_lane
@@ -130,8 +129,7 @@ def settle(
         QueueNotFound: The queue does not exist.
         PySparkException: A task failed; the text also names errors of the store. Settle again.
     """
-    own = {"contact_points": contact_points}
-    options = parse_connection(by_option(connection, own, of="settle"))
+    options = connection_of(connection, contact_points, of="settle")
     name = queue_name(queue)
     delay_us = arguments.delay_us(delay)
     why = arguments.reason(reason)
