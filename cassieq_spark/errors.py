@@ -1,32 +1,26 @@
 """Every exception of the package.
 
     CassieqError
-    ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · ConnectorMissing
-    │                                ServerMissing · FunctionInvalid · SettingFixed
-    │                                DeadLetterCycle · SparkMissing (ImportError)
-    ├─ ClientClosed
+    ├─ UsageError (ValueError)       OptionUnknown · OptionInvalid · BodyInvalid · SettingFixed
+    │                                DeadLetterCycle · ConnectorMissing · ServerMissing
+    │                                FunctionInvalid · SparkMissing (ImportError)
+    ├─ ClientClosed · PutAmbiguous
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
-    ├─ PutAmbiguous
-    ├─ StoreError                    StoreTimeout (TimeoutError)
+    ├─ StoreError                    StoreTimeout (TimeoutError) · CasAmbiguous · CasContention
     │                                StoreUnavailable (ConnectionError), of which
     │                                CassandraLoginFailed · TlsFailed
-    │                                CasAmbiguous · CasContention · RowCorrupt
-    │                                SchemaMissing · SchemaMismatch (ReplicationDiffers)
+    │                                SchemaMissing · SchemaMismatch · RowCorrupt
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
     │                                TooManyKeys · MasterKeyInvalid
     ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
     └─ HostError                     EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed
-                                     WorkerEnvironment
 
-Spark carries text only across its boundary: class, attributes and cause are gone on the user's
-side. So ``str(error)`` starts with ``[cassieq:<code>]`` and stands alone: what happened, which one,
-what to do. A code is never renamed after a release. Every error pickles.
-
-`StoreTimeout` and `StoreUnavailable` are OSErrors by their bases, and never the system's own: what
-catches OSError handles `CassieqError` before it.
+Spark carries only text across its boundary. So ``str(error)`` starts with ``[cassieq:<code>]`` and
+stands alone: what happened, which one, what to do. No code is ever renamed. Every error pickles.
+What catches OSError handles `CassieqError` before it, for the two with bases that are OSErrors.
 """
 
 from __future__ import annotations
