@@ -34,8 +34,3 @@ from cassieq_spark.repair.report import Progress as Progress
 from cassieq_spark.repair.report import Redriven as Redriven
 from cassieq_spark.repair.report import RepairReport as RepairReport
 from cassieq_spark.repair.report import VerifyReport as VerifyReport
-from cassieq_spark.spark.connector.config import spark_config as spark_config
-from cassieq_spark.spark.connector.writer import foreach_batch as foreach_batch
-from cassieq_spark.spark.data_source import register as register
-from cassieq_spark.spark.jobs.settle_frame import settle as settle
-from cassieq_spark.spark.listener import CassieqListener as CassieqListener

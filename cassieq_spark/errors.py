@@ -131,7 +131,7 @@ class ConnectorMissing(UsageError):
     `foreach_batch` writes through it.
 
     Remedy:
-        Start the session with the settings from cassieq_spark.spark_config(...).
+        Start the session with the settings from cassieq_spark.spark.spark_config(...).
     """
 
 

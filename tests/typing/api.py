@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, assert_type
 from uuid import UUID
 
 import cassieq_spark as cassieq
+import cassieq_spark.spark
+from cassieq_spark.spark import CassieqListener, foreach_batch, register, settle, spark_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,20 +172,20 @@ def repair_api(client: cassieq.Client, letters: list[cassieq.Message]) -> None:
 
 
 def spark_api(spark: SparkSession) -> None:
-    cassieq.register(spark)
-    settings = cassieq.spark_config("127.0.0.1:9042", datacenter="datacenter1")
+    register(spark)
+    settings = spark_config("127.0.0.1:9042", datacenter="datacenter1")
     assert_type(settings, dict[str, str])
-    put = cassieq.foreach_batch(
+    put = foreach_batch(
         queue="orders", contact_points=["127.0.0.1:9042"], connector={}, keyspace="cassieq"
     )
     assert_type(put, Callable[[DataFrame, int], None])
     spark.readStream.format("rate").load().writeStream.foreachBatch(put)
-    settled = cassieq.settle(
+    settled = settle(
         spark.table("judged"), "verdict", queue="orders", delay=timedelta(minutes=1), username="ada"
     )
     assert_type(settled, cassieq.Settled)
     assert_type((settled.acked, settled.stale_receipts), tuple[int, tuple[str, ...]])
-    listener = cassieq.CassieqListener(contact_points="127.0.0.1:9042", keyspace="cassieq")
+    listener = CassieqListener(contact_points="127.0.0.1:9042", keyspace="cassieq")
     spark.streams.addListener(listener)
     assert_type((listener.prometheus(), listener.serve(8_080)), tuple[str, int])
 
@@ -207,6 +209,8 @@ def errors() -> None:
 
 def mistakes(client: cassieq.Client, queue: cassieq.Queue, spark: SparkSession) -> None:
     cassieq.conect("127.0.0.1:9042")  # type: ignore[attr-defined]
+    cassieq.register(spark)  # type: ignore[attr-defined]
+    cassieq_spark.spark.registr(spark)  # type: ignore[attr-defined]
     cassieq.connect("127.0.0.1:9042", kespace="cassieq")  # type: ignore[call-arg]
     cassieq.connect(contact_points=9042)  # type: ignore[arg-type]
     client.create_queue("orders", visiblity_timeout=3)  # type: ignore[call-arg]
@@ -228,5 +232,5 @@ def mistakes(client: cassieq.Client, queue: cassieq.Queue, spark: SparkSession) 
     held.body = b""  # type: ignore[misc]
     with queue.consumer() as consumer:
         consumer.ack(seen)  # type: ignore[arg-type]
-    cassieq.settle(spark.table("judged"), queue="orders", usename="ada")  # type: ignore[call-arg]
-    cassieq.CassieqListener(contact_point="127.0.0.1")  # type: ignore[call-arg]
+    settle(spark.table("judged"), queue="orders", usename="ada")  # type: ignore[call-arg]
+    CassieqListener(contact_point="127.0.0.1")  # type: ignore[call-arg]

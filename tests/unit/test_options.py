@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import connect, connect_async, foreach_batch
+from cassieq_spark import connect, connect_async
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.options import (
     OPTIONS,
@@ -27,6 +27,7 @@ from cassieq_spark.options import (
     parse_view,
     queue_name,
 )
+from cassieq_spark.spark import foreach_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
