@@ -20,10 +20,18 @@ Where each part is:
     Consumer                    iterates over messages, with prefetch and grouped acks
     Delivery, Message           what a get returns, and what a look shows
     QueueSettings, QueueStats, RepairReport, ...    what calls return
+    QueueArguments, Seconds, ...                    what they take, for annotations
     CassieqError and others     what they raise; each has a `code`, and says what to do
+    cassieq_spark.errors        all errors
     cassieq_spark.spark         for Spark: ``spark.readStream.format("cassieq")``, register, settle
+    cassieq_spark.testing       a Cassandra node and a clock, for tests of your programs
+    cassieq_spark.metrics       counters of this process, by `snapshot`
 
 ``cassieq --help`` shows the commands, which do the same from a shell.
+
+The names above, what these four modules export and the documented commands are public. Every other
+module is private, whatever its name, and may change in any release. So is every name that begins
+with an underscore.
 """
 
 from __future__ import annotations

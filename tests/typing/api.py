@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_type
+from typing import TYPE_CHECKING, Unpack, assert_type
 from uuid import UUID
 
 import cassieq_spark as cassieq
@@ -190,6 +190,25 @@ def spark_api(spark: SparkSession) -> None:
     assert_type((listener.prometheus(), listener.serve(8_080)), tuple[str, int])
 
 
+def wrapped(
+    wait: cassieq.Seconds,
+    settings: cassieq.QueueArguments,
+    on_progress: cassieq.OnProgress,
+    secret: cassieq.Secret,
+    **connection: Unpack[cassieq.ConnectionArguments],
+) -> None:
+    """A program names what it passes on, and what it gets."""
+    connection["password"] = secret
+    with cassieq.connect(**connection) as client:
+        queue = client.create_queue("orders", **settings)
+        held: list[cassieq.Held] = list(queue.get(wait=wait))
+        queue.ack(held)
+        repaired: list[cassieq.QueueRepair] = client.repair(on_progress=on_progress).queues
+        found: list[cassieq.Finding] = client.verify().findings
+        assert_type((repaired[0].moved_dead, found[0].lane), tuple[int, str | None])
+        client.redrive("dead", [cassieq.Spot(one.lane, one.id) for one in queue.peek()])
+
+
 def errors() -> None:
     try:
         client_api()
@@ -201,7 +220,11 @@ def errors() -> None:
         assert_type(error.refused, tuple[str, ...])
     except cassieq.PutAmbiguous as error:
         assert_type(error.message_ids, tuple[str, ...])
-    except (cassieq.StoreError, cassieq.StreamError) as error:
+    except (cassieq.StoreUnavailable, cassieq.StoreTimeout) as error:
+        assert_type((error.errno, error.retriable), tuple[int | None, bool])
+    except (cassieq.CasAmbiguous, cassieq.SchemaMissing, cassieq.ClientClosed) as error:
+        assert_type(error.message, str)
+    except (cassieq.QueueInUse, cassieq.StoreError, cassieq.StreamError) as error:
         assert_type((error.code, error.meaning, error.remedy), tuple[str, str, str])
     except cassieq.CassieqError as error:
         assert_type(error.retriable, bool)

@@ -27,6 +27,7 @@ VALUES: list[Any] = [
     cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
     cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
     cassieq.Settled(acked=1),
+    cassieq.Finding(queue="orders", kind="lost", bucket=1, what="a message"),
     RECEIPT,
 ]
 
