@@ -26,6 +26,7 @@ from bench.peers.peer import PeerMissing
 from bench.queue_loads import AFTER, FSYNC, LATER, Cell, Loads, Side
 from cassieq_spark.embedded import EmbeddedCassandra
 from cassieq_spark.embedded.software import CASSANDRA_VERSION
+from cassieq_spark.spark import spark_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -279,7 +280,7 @@ class Bench:
             cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as client,
         ):
             client.bootstrap()
-            spark = spark_session(folder, **cassieq.spark_config(cassandra.contact_points))
+            spark = spark_session(folder, **spark_config(cassandra.contact_points))
             try:
                 return {
                     "rows": rows_load.compare(

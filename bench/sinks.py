@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import cassieq_spark as cassieq  # noqa: PLC0415 - after the environment is set
     from bench import report  # noqa: PLC0415 - as above
     from cassieq_spark.embedded import EmbeddedCassandra  # noqa: PLC0415 - as above
+    from cassieq_spark.spark import spark_config  # noqa: PLC0415 - as above
 
     with (
         tempfile.TemporaryDirectory(prefix="cassieq-bench-") as folder,
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cassieq.connect(cassandra.contact_points, datacenter=cassandra.datacenter) as client,
     ):
         client.bootstrap()
-        spark = spark_session(folder, **cassieq.spark_config(cassandra.contact_points))
+        spark = spark_session(folder, **spark_config(cassandra.contact_points))
         try:
             bench = _Bench(spark, client, cassandra.contact_points, seed=asked.seed)
             rounds, warm_up = (1, 1) if asked.smoke else (ROUNDS, WARM_UP)
@@ -211,9 +212,9 @@ class _Bench:
         frame.write.format("cassieq").options(**options).mode("append").save()
 
     def _connector(self, frame: DataFrame, queue: str) -> None:
-        import cassieq_spark as cassieq  # noqa: PLC0415 - see main
+        from cassieq_spark.spark import foreach_batch  # noqa: PLC0415 - see main
 
-        put = cassieq.foreach_batch(queue=queue, sink_id=queue, contact_points=self._contact_points)
+        put = foreach_batch(queue=queue, sink_id=queue, contact_points=self._contact_points)
         put(frame, 0)
 
     def _plain(self, frame: DataFrame, queue: str) -> int:

@@ -59,9 +59,9 @@ class CassieqDoor:
 
     def prepare(self, spark: SparkSession) -> None:
         """As the README has it; the other side's environment has no such package."""
-        import cassieq_spark as cassieq  # noqa: PLC0415 - as above
+        from cassieq_spark.spark import register  # noqa: PLC0415 - as above
 
-        cassieq.register(spark)
+        register(spark)
 
     def create(self, queue: str, durability: str) -> None:
         """A queue as it comes, on the node with this durability."""

@@ -124,7 +124,7 @@ class ConnectorMissing(UsageError):
     """The Spark Cassandra Connector, which `foreach_batch` needs, is not on Spark's class path.
 
     Remedy:
-        Start the session with the settings from cassieq_spark.spark_config(...).
+        Start the session with the settings from cassieq_spark.spark.spark_config(...).
     """
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls it
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register
 
 POINTS = os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042")
 KEYSPACE = os.environ.get("CASSIEQ_KEYSPACE", "cassieq")
@@ -27,7 +28,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     client.repair("mail.out")  # moves the two into mail.dead
 
 spark = SparkSession.builder.appName("dead letters").getOrCreate()
-cassieq.register(spark)
+register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 letters = spark.readStream.format("cassieq").options(**HERE, queue="mail.dead").load()
 (

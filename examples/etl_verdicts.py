@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls it
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register, settle
 
 HERE = {
     "contact_points": os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042"),
@@ -33,7 +34,7 @@ def load(batch: DataFrame, batch_id: int) -> None:
     # The work comes first. A batch that is run again overwrites its own folder.
     good = judged.where("verdict = 'ack'").select("message_id", "customer", "amount")
     good.write.mode("overwrite").parquet(f"orders/batch={batch_id}")
-    settled = cassieq.settle(judged, "verdict", queue="etl", reason="no amount", **HERE)
+    settled = settle(judged, "verdict", queue="etl", reason="no amount", **HERE)
     print(f"acked {settled.acked}, released {settled.released}, rejected {settled.rejected}")
     judged.unpersist()
 
@@ -46,7 +47,7 @@ with cassieq.connect(**HERE) as client:
     queue.put_many([b'{"amount": 1}', b'{"customer": 7}', b"no JSON"])
 
 spark = SparkSession.builder.appName("etl").getOrCreate()
-cassieq.register(spark)
+register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 messages = (
     spark.readStream.format("cassieq")

@@ -8,6 +8,7 @@ import os
 from pyspark.sql import DataFrame, SparkSession
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register
 
 POINTS = os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042")
 KEYSPACE = os.environ.get("CASSIEQ_KEYSPACE", "cassieq")
@@ -38,7 +39,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     client.queue("fan.orders").put_many([b"%d" % number for number in range(1_000)])
 
 spark = SparkSession.builder.appName("fan-out").getOrCreate()
-cassieq.register(spark)
+register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 query = (
     spark.readStream.format("cassieq")

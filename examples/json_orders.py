@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls it
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register, settle
 
 POINTS = os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042")
 KEYSPACE = os.environ.get("CASSIEQ_KEYSPACE", "cassieq")
@@ -45,7 +46,7 @@ def sort(batch: DataFrame, batch_id: int) -> None:
             .save()
         )
     bad = judged.where("not ok").withColumn("verdict", F.lit("reject"))
-    cassieq.settle(bad, "verdict", queue="json.orders", reason="no valid order", **HERE)
+    settle(bad, "verdict", queue="json.orders", reason="no valid order", **HERE)
     judged.unpersist()
 
 
@@ -67,7 +68,7 @@ with cassieq.connect(POINTS, keyspace=KEYSPACE) as client:
     orders.put_many(bodies, dedup_keys=[f"order {at}" for at in range(len(bodies))])
 
 spark = SparkSession.builder.appName("json orders").getOrCreate()
-cassieq.register(spark)
+register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 spark.conf.set("spark.sql.session.timeZone", "UTC")
 spark.conf.set("spark.sql.shuffle.partitions", "2")

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls it
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register
 
 POINTS = os.environ.get("CASSIEQ_CONTACT_POINTS", "127.0.0.1:9042")
 KEYSPACE = os.environ.get("CASSIEQ_KEYSPACE", "cassieq")
@@ -18,7 +19,7 @@ spark = (
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()
 )
-cassieq.register(spark)
+register(spark)
 spark.sparkContext.setLogLevel("ERROR")
 orders = (
     spark.readStream.format("cassieq")

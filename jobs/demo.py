@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,6 @@ from flights import QUEUES, Demo, read_airlines, unpack_flights
 from history import Watch
 from local import started
 from rich.console import Console
-
-from cassieq_spark.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plot", type=Path, default=Path("demo.svg"), help="where the plot is written, as SVG"
     )
     plot: Path = parser.parse_args(arguments).plot.absolute()
-    clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
-    began_s = clock.monotonic()
+    output = Console(soft_wrap=True, highlight=False)
+    began_s = time.monotonic()
     output.print(
         "Starting Cassandra and Spark on this machine. Java warns that Spark uses an incubator "
         "module; that is harmless."
@@ -41,16 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reading = aside.submit(unpack_flights, folder)
         with started("cassieq demo", name, QUEUES) as (spark, client, contact_points):
             expected = reading.result()
-            took_s = clock.monotonic() - began_s
+            took_s = time.monotonic() - began_s
             output.print(f"Started in {took_s:.0f} s. Now {expected.flights:,} flights:")
             demo = Demo(spark, client, contact_points, folder)
-            with Watch(client, QUEUES, clock) as watch:
+            with Watch(client, QUEUES) as watch:
                 code = demo.run(expected, read_airlines(folder))
         from plot import draw  # noqa: PLC0415 - takes a second, and the start need not wait for it
 
         draw(watch.looks, demo.pieces, plot)
     output.print(f"Depth, rates and lag of this run are drawn in {plot}", markup=False)
-    output.print(f"The demo took {clock.monotonic() - began_s:.0f} s.")
+    output.print(f"The demo took {time.monotonic() - began_s:.0f} s.")
     return code
 
 

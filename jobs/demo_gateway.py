@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import boto3
 from local import started
@@ -28,8 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 import cassieq_spark as cassieq
-from cassieq_spark.clock import SystemClock
-from cassieq_spark.entropy import new_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--orders", type=int, default=5_000, help="how many are sent")
     count = parser.parse_args(arguments).orders
-    clock, output = SystemClock(), Console(soft_wrap=True, highlight=False)
-    began_s = clock.monotonic()
+    output = Console(soft_wrap=True, highlight=False)
+    began_s = time.monotonic()
     output.print(
         "Starting Cassandra and Spark on this machine. Java warns that Spark uses an incubator "
         "module; that is harmless."
@@ -109,13 +109,13 @@ def main(arguments: list[str] | None = None) -> int:
                 query.stop()
                 by_worker = [int(line) for line in notes.read_text().split()]
     code = _compare(output, count, by_worker, by_query)
-    output.print(f"The demo took {clock.monotonic() - began_s:.0f} s.")
+    output.print(f"The demo took {time.monotonic() - began_s:.0f} s.")
     return code
 
 
 def task_of(number: int) -> str:
     """A task of Celery, as its protocol 2 has it: what a producer without Celery sends."""
-    task_id = str(new_uuid())
+    task_id = str(uuid4())
     arguments = json.dumps([[number], {}, {"callbacks": None, "errbacks": None, "chain": None}])
     envelope = {
         "body": base64.b64encode(arguments.encode()).decode(),
@@ -134,14 +134,14 @@ def task_of(number: int) -> str:
 
 def _send(sqs: Any, queue_url: str, count: int) -> float:
     """Send all orders; return how long that took, in seconds."""
-    began_s = SystemClock().monotonic()
+    began_s = time.monotonic()
     for first in range(0, count, IN_BATCH):
         numbers = range(first, min(first + IN_BATCH, count))
         sqs.send_message_batch(
             QueueUrl=queue_url,
             Entries=[{"Id": str(one), "MessageBody": task_of(one)} for one in numbers],
         )
-    return SystemClock().monotonic() - began_s
+    return time.monotonic() - began_s
 
 
 def _query(
@@ -175,12 +175,11 @@ def _wait_until_empty(queue: cassieq.Queue) -> None:
     Raises:
         TimeoutError: They are not, after five minutes.
     """
-    clock = SystemClock()
-    until_s = clock.monotonic() + LONGEST_S
+    until_s = time.monotonic() + LONGEST_S
     while (stats := queue.stats()).visible + stats.in_flight + stats.delayed:
-        if clock.monotonic() > until_s:
+        if time.monotonic() > until_s:
             raise TimeoutError(f"not all orders were handled in {LONGEST_S:g} s: {stats}")
-        clock.wait(0.5)
+        time.sleep(0.5)
 
 
 def _compare(output: Console, count: int, by_worker: list[int], by_query: list[int]) -> int:
@@ -207,11 +206,10 @@ def _gateway(contact_points: str, folder: Path) -> Iterator[str]:
             [*command, "--contact-points", contact_points], stdout=log, stderr=log
         )
         with _ended(process):
-            clock = SystemClock()
             while not (found := LISTENS.search((folder / "gateway.log").read_text())):
                 if process.poll() is not None:
                     raise RuntimeError((folder / "gateway.log").read_text())
-                clock.wait(0.1)
+                time.sleep(0.1)
             yield found["url"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
+import time
 import zipfile
 from collections import Counter
 from contextlib import contextmanager
@@ -30,8 +31,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import UsageError
+from cassieq_spark import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from cassieq_spark.client import Client
-    from cassieq_spark.queue.inspect.stats import QueueStats
+    from cassieq_spark import Client, QueueStats
 
 FLIGHTS: Final = "flights"
 LATE_FLIGHTS: Final = "late-flights"
@@ -94,7 +93,6 @@ class Demo:
         self._client = client
         self._connection = {"contactPoints": contact_points}
         self._folder = folder
-        self._clock = SystemClock()
         self._legs: list[Leg] = []
         self._output = Console()
         self._progress = Progress(
@@ -210,13 +208,13 @@ class Demo:
             done[:] = pieces
             self._progress.update(task, completed=sum(one.messages for one in pieces))
 
-        started = self._clock.monotonic()
+        started = time.monotonic()
         yield note
         self._legs.append(
             Leg(
                 name=name,
                 messages=sum(one.messages for one in done),
-                seconds=self._clock.monotonic() - started,
+                seconds=time.monotonic() - started,
                 pieces=done,
             )
         )
@@ -284,7 +282,7 @@ class Demo:
         return self._client.queue(queue).stats()
 
     def _now_s(self) -> float:
-        return self._clock.now_us() / 1e6
+        return time.time()
 
 
 def unpack_flights(folder: Path) -> Expected:

@@ -7,20 +7,20 @@ one of its progress reports.
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cassieq_spark.errors import CassieqError
+from cassieq_spark import CassieqError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from cassieq_spark.client import Client
-    from cassieq_spark.clock import Clock
+    from cassieq_spark import Client
 
 LOOK_EVERY_S: Final = 1.0
 
@@ -79,9 +79,8 @@ def warm_rate(pieces: Sequence[Piece]) -> float:
 class Watch:
     """Look at queues every second, on a thread of its own, as long as the block runs."""
 
-    def __init__(self, client: Client, queues: Sequence[str], clock: Clock) -> None:
+    def __init__(self, client: Client, queues: Sequence[str]) -> None:
         self._queues = {name: client.queue(name) for name in queues}
-        self._clock = clock
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="demo-watch", daemon=True)
         self.looks: list[Look] = []
@@ -110,7 +109,7 @@ class Watch:
                 stats = queue.stats()
                 look = Look(
                     queue=name,
-                    at_s=self._clock.now_us() / 1e6,
+                    at_s=time.time(),
                     depth=stats.visible + stats.in_flight,
                     lag_s=stats.oldest_age or 0.0,
                 )

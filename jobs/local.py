@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import SparkSession
 
 import cassieq_spark as cassieq
-from cassieq_spark.embedded import EmbeddedCassandra
-from cassieq_spark.interpreter import for_spark
+from cassieq_spark.spark import register
+from cassieq_spark.testing import EmbeddedCassandra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +67,6 @@ def _end(cassandra: EmbeddedCassandra) -> None:
 
 def _spark(name: str, folder: str) -> SparkSession:
     """A session on two cores."""
-    os.environ.setdefault("PYSPARK_PYTHON", for_spark())
     settings: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -81,4 +79,6 @@ def _spark(name: str, folder: str) -> SparkSession:
         "spark.sql.debug.maxToStringFields": "100",  # else it warns about the 19 columns of a CSV
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
     }
-    return SparkSession.builder.master("local[2]").appName(name).config(map=settings).getOrCreate()
+    spark = SparkSession.builder.master("local[2]").appName(name).config(map=settings).getOrCreate()
+    register(spark)
+    return spark

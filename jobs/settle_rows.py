@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
-import cassieq_spark as cassieq
+from cassieq_spark.spark import register, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # appended again, so who reads the table drops duplicates by message_id.
         done = judged.where("verdict = 'ack'").select("message_id", "order.*")
         done.write.mode("append").parquet(given.output)
-        settled = cassieq.settle(judged, "verdict", queue=given.queue, delay=60, **where)
+        settled = settle(judged, "verdict", queue=given.queue, delay=60, **where)
         print(f"batch {batch_id}: {settled}")
         judged.unpersist()
 
     spark = SparkSession.builder.appName(f"{given.queue}, row by row").getOrCreate()
-    cassieq.register(spark)
+    register(spark)
     messages = (
         spark.readStream.format("cassieq")
         .option("contactPoints", given.contact_points)

@@ -1592,12 +1592,12 @@ ABLATIONS: Final = (
         mark="T23",
         rule="A CAS that was sent again is ambiguous until its row was read.",
         old=(
-            "            except StoreError as error:\n"
+            "            except (StoreError, ClientClosed) as error:\n"
             "                if answer.was_sent_once:\n"
             "                    raise\n"
         ),
         new=(
-            "            except StoreError as error:\n"
+            "            except (StoreError, ClientClosed) as error:\n"
             "                if error:\n"
             "                    raise\n"
         ),

@@ -2,8 +2,8 @@
 
 This is what people write by hand: a table with a partition for each bucket of ids, written by
 ``df.write`` and read by ``spark.read``. Nobody claims or acks anything here, and a write is neither
-whole nor once if a task is tried again. Its sessions take `cassieq_spark.spark_config`, as those of
-`cassieq_spark.foreach_batch` do.
+whole nor once if a task is tried again. Its sessions take `spark_config`, as those of
+`foreach_batch` do.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import typer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
-import cassieq_spark as cassieq
 from cassieq_spark.cli.flags import command
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.shell import run_job
+from cassieq_spark.spark import CassieqListener, register
 
 job = typer.Typer(add_completion=False)
 
@@ -58,7 +58,7 @@ def to_files(
     """
     logs.start()
     spark = SparkSession.builder.appName(f"{queue} to files").getOrCreate()
-    cassieq.register(spark)
+    register(spark)
     # Logs the lag of each batch, and acks the last one when the query ends.
     listener = _Listener(contact_points=contact_points, keyspace=keyspace)
     spark.streams.addListener(listener)
@@ -82,7 +82,7 @@ def to_files(
     spark.streams.removeListener(listener)
 
 
-class _Listener(cassieq.CassieqListener):
+class _Listener(CassieqListener):
     """Tell when all events of a query have come: that is after the query has ended."""
 
     def __init__(self, **connection: Any) -> None:

@@ -456,7 +456,8 @@ class SourceOptions(ReadingOptions):
         max_trigger_delay_s: How long `minMessagesPerTrigger` may hold back visible messages.
         lag_interval_s: How often the query counts its lag, for its progress.
         ack_mode: `commit`: a batch is acked when Spark has committed it. `manual`: only the
-            messages that `cassieq_spark.settle` acks are acked; the others are delivered again.
+            messages that `cassieq_spark.spark.settle` acks are acked; the others are delivered
+            again.
         min_priority: Read only messages of this priority and higher ones.
         visibility_timeout_s: How long the messages of a batch stay hidden from other consumers if
             the query dies. A running query renews its leases. Unset: the queue's timeout.

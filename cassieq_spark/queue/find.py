@@ -42,7 +42,7 @@ class QueueInfo:
 
     @classmethod
     def of(cls, row: QueueRow) -> QueueInfo:
-        """Describe the queue of a row."""
+        """Describe the queue of a row; not part of the API."""
         return cls(
             name=row.name,
             settings=row.settings,

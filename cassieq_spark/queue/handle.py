@@ -38,6 +38,7 @@ from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
 
 Held = Delivery | str
+"""A delivery, or its receipt."""
 
 
 QUEUES: Final = 1_000

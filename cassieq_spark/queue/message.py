@@ -82,7 +82,7 @@ class Message:
 @frozen
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Delivery(Message):
-    """One delivery of one message: nobody else gets the message before its lease ends.
+    """A delivery of one message: nobody else gets the message before its lease ends.
 
     Attributes:
         visible_until: The end of the lease, UTC.

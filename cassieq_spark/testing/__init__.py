@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.embedded import EmbeddedCassandra, Node
 
-__all__ = ["ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
+__all__ = ["Clock", "ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users write it
 
 import cassieq_spark as cassieq
+from cassieq_spark.spark import register, settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +31,7 @@ def copied(batch: DataFrame, _: int) -> None:
 
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
-cassieq.register(spark)
+register(spark)
 says("session", type(spark).__module__)
 
 numbered = spark.range(5).select(F.col("id").cast("string").cast("binary").alias("body"))
@@ -50,7 +51,7 @@ except AnalysisException as error:
     says("refused", str(error).splitlines()[0])
 try:
     receipts = spark.createDataFrame([("r", "ack")], "receipt string, verdict string")
-    cassieq.settle(receipts, queue=here["queue"], contact_points=here["contactPoints"])
+    settle(receipts, queue=here["queue"], contact_points=here["contactPoints"])
 except cassieq.CassieqError as error:
     says("settle", error)
 

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import cassieq_spark
+from cassieq_spark.spark import foreach_batch, spark_config
 from cassieq_spark.spark.connector import writer
 from cassieq_spark.store import store
 from cassieq_spark.testing import wait_until
@@ -53,7 +54,7 @@ def start_session() -> SparkSession:
     one host only. Executors are processes of their own."""
     conf = SparkConf().setAll(
         [
-            *cassieq_spark.spark_config(connection["contact_points"]).items(),
+            *spark_config(connection["contact_points"]).items(),
             ("spark.app.name", "connector door"),
             ("spark.ui.enabled", "false"),
             ("spark.ui.showConsoleProgress", "false"),
@@ -107,7 +108,7 @@ def start_session() -> SparkSession:
 
 
 def door(queue: str, **more: Any) -> Callable[[DataFrame, int], None]:
-    return cassieq_spark.foreach_batch(queue=f"{prefix}.{queue}", **connection, **more)
+    return foreach_batch(queue=f"{prefix}.{queue}", **connection, **more)
 
 
 def numbered(first: int, end: int, partitions: int = 2) -> DataFrame:

@@ -19,6 +19,7 @@ from pyspark.errors import StreamingQueryException
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.spark import foreach_batch, settle
 from cassieq_spark.testing import wait_until
 from tests.children.stopping_sink import SinkStop, StoppingSink
 from tests.fixtures.cassandra import KEYSPACE
@@ -251,16 +252,14 @@ def handler_whose_verdicts_are_none() -> None:
 
     def handler(frame: DataFrame, _: int) -> None:
         judged = frame.selectExpr("receipt", "'maybe' as verdict")
-        cassieq.settle(judged, keyspace=KEYSPACE, **connection)
+        settle(judged, keyspace=KEYSPACE, **connection)
 
     ended(streams.start(streams.source(ackMode="manual"), handler))
 
 
 def handler_without_a_connector() -> None:
     streams = filled("handler_without_a_connector")
-    put = cassieq.foreach_batch(
-        queue=streams.queue.name, contact_points=contact_points, keyspace=KEYSPACE
-    )
+    put = foreach_batch(queue=streams.queue.name, contact_points=contact_points, keyspace=KEYSPACE)
     ended(streams.start(streams.source().select("body"), put))
 
 
@@ -346,9 +345,7 @@ def stopped_in(job: Callable[[Streams, DataFrame], object]) -> None:
 
 
 def settling(streams: Streams, frame: DataFrame) -> None:
-    cassieq.settle(
-        frame, queue=streams.queue.name, contact_points=contact_points, keyspace=KEYSPACE
-    )
+    settle(frame, queue=streams.queue.name, contact_points=contact_points, keyspace=KEYSPACE)
 
 
 spark.dataSource.register(StoppingSink)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 from pyspark.sql import SparkSession
 
-import cassieq_spark as cassieq
+from cassieq_spark.spark import register
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import say
 
@@ -32,7 +32,7 @@ spark = (
     .getOrCreate()
 )
 if how == "registered":
-    cassieq.register(spark)
+    register(spark)
 options = {"contactPoints": contact_points, "keyspace": KEYSPACE, "queue": queue}
 jvm = spark._jvm
 assert jvm is not None

@@ -50,9 +50,9 @@ def build_session(contact_points: str, directory: Path) -> SparkSession:
     """Two cores; a task that dies with its worker is run again."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the runner imports names from here
 
-    import cassieq_spark  # noqa: PLC0415 - as above
+    from cassieq_spark.spark import spark_config  # noqa: PLC0415 - as above
 
-    settings = cassieq_spark.spark_config(contact_points)
+    settings = spark_config(contact_points)
     known = directory / JARS
     if known.exists():
         del settings["spark.jars.packages"]
@@ -185,9 +185,9 @@ class Queries:
         return self._started("arrow", writer)
 
     def _connector(self) -> StreamingQuery:
-        import cassieq_spark  # noqa: PLC0415 - as above
+        from cassieq_spark.spark import foreach_batch  # noqa: PLC0415 - as above
 
-        door = cassieq_spark.foreach_batch(
+        door = foreach_batch(
             queue=self._options["queue"],
             contact_points=self._options["contactPoints"],
             keyspace=self._options["keyspace"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 import cassieq_spark
+from cassieq_spark.spark import register
 
 spark = (
     SparkSession.builder.master("local[1]")
@@ -13,7 +14,7 @@ spark = (
     .getOrCreate()
 )
 try:
-    cassieq_spark.register(spark)
+    register(spark)
 except cassieq_spark.CassieqError as error:
     print(f"SAID {error}", flush=True)  # noqa: T201 - the parent reads it
 spark.stop()

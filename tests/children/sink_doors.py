@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-import cassieq_spark
+from cassieq_spark.spark import foreach_batch, spark_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def main() -> None:
     points = connection["contact_points"]
     builder = SparkSession.builder.master("local[2]")
     settings = {
-        **cassieq_spark.spark_config(points),
+        **spark_config(points),
         "spark.driver.memory": "768m",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": os.environ["TEST_JAVA_OPTIONS"],
@@ -99,7 +99,7 @@ def main() -> None:
     held(whole, directory).write.format("cassieq").options(**options).mode("append").save()
     (Path(directory) / "arrow.done").touch()
 
-    put = cassieq_spark.foreach_batch(
+    put = foreach_batch(
         queue=connector,
         sink_id=connector,
         contact_points=points,

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import cassieq_spark
+from cassieq_spark.spark import foreach_batch, spark_config
 from cassieq_spark.spark.connector import sessions
 from cassieq_spark.testing import wait_until
 from tests.fixtures.processes import reached, say
@@ -26,7 +26,7 @@ def build_session(contact_points: str) -> Any:
 
     return (
         SparkSession.builder.master("local[2]")
-        .config(map={**cassieq_spark.spark_config(contact_points)})
+        .config(map={**spark_config(contact_points)})
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -63,7 +63,7 @@ def main() -> None:
         .selectExpr("cast(cast(value as string) as binary) as body")
     )
     paused = threading.Event()
-    door = cassieq_spark.foreach_batch(queue=queue, connect_timeout=2, **connection)
+    door = foreach_batch(queue=queue, connect_timeout=2, **connection)
 
     def write(frame: Any, batch: int) -> None:
         wait_until(lambda: not paused.is_set(), deadline_s=600)

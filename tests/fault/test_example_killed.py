@@ -32,10 +32,10 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamReader
 
-import cassieq_spark
+import cassieq_spark.spark
 from tests.children.blocking import BlockingSource, stop_at
 
-settle, with_format = cassieq_spark.settle, DataStreamReader.format
+settle, with_format = cassieq_spark.spark.settle, DataStreamReader.format
 settled, sources = [], []
 
 
@@ -51,7 +51,7 @@ def of_the_count(reader, name):
     return with_format(reader, "cassieq_blocking" if len(sources) == 2 else name)
 
 
-cassieq_spark.settle, DataStreamReader.format = stopping, of_the_count
+cassieq_spark.spark.settle, DataStreamReader.format = stopping, of_the_count
 SparkSession.builder.getOrCreate().dataSource.register(BlockingSource)
 runpy.run_path(sys.argv[1], run_name="__main__")
 """

@@ -19,6 +19,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import ConnectorMissing, StoreUnavailable
 from cassieq_spark.model.lanes import shard_of
+from cassieq_spark.spark import foreach_batch
 from cassieq_spark.store import portal
 from tests.children.connector_stops import A_BATCH, BATCHES
 from tests.fixtures.cassandra import KEYSPACE
@@ -278,7 +279,7 @@ def test_a_batch_leaves_no_blocks_and_no_thread(door: Door) -> None:
 def test_a_session_without_the_connector_is_told_before_anything_is_reserved(
     streams: Streams,
 ) -> None:
-    put = cassieq.foreach_batch(
+    put = foreach_batch(
         queue=streams.queue.name,
         sink_id=streams.queue.name,
         contact_points=streams.options["contactPoints"],
@@ -298,9 +299,7 @@ def test_a_driver_without_pandas_is_told_what_to_install(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cassieq_spark.spark.connector.writer.find_spec", lambda _: None)
-    put = cassieq.foreach_batch(
-        queue=streams.queue.name, contact_points=streams.options["contactPoints"]
-    )
+    put = foreach_batch(queue=streams.queue.name, contact_points=streams.options["contactPoints"])
     with pytest.raises(cassieq.UsageError, match=r"cassieq_spark\[connector\]"):
         put(streams.numbered(0, 1), 0)
 
@@ -309,14 +308,14 @@ def test_a_host_without_an_address_is_named(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cassieq_spark.spark.connector.writer._check_session", lambda *_: None)
-    put = cassieq.foreach_batch(queue=streams.queue.name, contact_points="no-such-host.invalid")
+    put = foreach_batch(queue=streams.queue.name, contact_points="no-such-host.invalid")
     with pytest.raises(StoreUnavailable, match=r"'no-such-host\.invalid'"):
         put(streams.numbered(0, 1), 0)
 
 
 def test_tls_by_pem_files_alone_is_refused_before_anything_is_reserved(streams: Streams) -> None:
     """Else the connector would send the messages in the clear."""
-    put = cassieq.foreach_batch(
+    put = foreach_batch(
         queue=streams.queue.name,
         contact_points=streams.options["contactPoints"],
         ssl_ca_file="/nowhere/ca.pem",

@@ -162,7 +162,7 @@ def test_a_batch_over_lanes_is_replayed_from_its_offset_alone(lanes: Streams) ->
 
 @pytest.mark.usefixtures("_disconnected")
 def test_settle_takes_verdicts_for_all_lanes(lanes: Streams) -> None:
-    import cassieq_spark  # noqa: PLC0415 - here alone
+    from cassieq_spark.spark import settle  # noqa: PLC0415 - here alone
 
     lanes.put(keyed(lanes, 60))
 
@@ -171,7 +171,7 @@ def test_settle_takes_verdicts_for_all_lanes(lanes: Streams) -> None:
             "verdict", F.when(F.col("priority") == 1, "release").otherwise("ack")
         )
         settled.append(
-            cassieq_spark.settle(
+            settle(
                 judged, contact_points=lanes.options["contactPoints"], delay=600, **_where(lanes)
             )
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from py4j.protocol import Py4JJavaError
 
-import cassieq_spark
+from cassieq_spark.spark import register
 from tests.fixtures.processes import CHILDREN
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_the_format_can_be_registered_by_hand_and_again(streams: Streams) -> Non
     streams.put(streams.numbered(0, 5))
     fresh = streams.spark.newSession()
     for _ in range(2):
-        cassieq_spark.register(fresh)
+        register(fresh)
 
     assert 5 == fresh.read.format("cassieq").options(**streams.options).load().count()
 
@@ -46,7 +46,7 @@ def test_a_thread_finds_it_once_it_has_registered(streams: Streams) -> None:
 
     def write(*, after_register: bool) -> None:
         if after_register:
-            cassieq_spark.register(streams.spark)
+            register(streams.spark)
         frame.write.format("cassieq").options(**streams.options).mode("append").save()
 
     frame = streams.numbered(0, 5)
@@ -77,7 +77,7 @@ def test_a_program_in_an_environment_that_was_not_activated_registers_the_format
             os.environ.pop(name)
         os.environ["PATH"] = {str(tmp_path / "other" / "bin")!r} + ":" + os.environ["PATH"]
 
-        import cassieq_spark
+        from cassieq_spark.spark import register
         from pyspark.sql import SparkSession
 
         spark = (
@@ -86,7 +86,7 @@ def test_a_program_in_an_environment_that_was_not_activated_registers_the_format
             .config("spark.driver.bindAddress", "127.0.0.1")
             .getOrCreate()
         )
-        cassieq_spark.register(spark)
+        register(spark)
         print("COUNT", spark.read.format("cassieq").options(**{streams.options!r}).load().count())
         """
     )

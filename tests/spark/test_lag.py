@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionUnknown
+from cassieq_spark.spark import CassieqListener
 from cassieq_spark.testing import wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.streams import Collected, bodies
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def listening(streams: Streams, *, acks: bool = False) -> Iterator[cassieq.CassieqListener]:
+def listening(streams: Streams, *, acks: bool = False) -> Iterator[CassieqListener]:
     connection = {"contact_points": streams.options["contactPoints"], "keyspace": KEYSPACE}
-    listener = cassieq.CassieqListener(**connection if acks else {})
+    listener = CassieqListener(**connection if acks else {})
     streams.spark.streams.addListener(listener)
     try:
         yield listener
@@ -142,4 +142,4 @@ def test_what_a_failed_query_has_not_committed_stays_leased_for_its_restart(
 def test_options_of_a_listener_are_refused_by_name(streams: Streams) -> None:
     assert streams.options
     with pytest.raises(OptionUnknown, match="Did you mean 'contact_points'"):
-        cassieq.CassieqListener(contact_point="127.0.0.1")
+        CassieqListener(contact_point="127.0.0.1")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import cassieq_spark as cassieq
 from cassieq_spark.errors import DataLoss, QueueNotFound, StoreTimeout
 from cassieq_spark.model.offset import INITIAL, SourceOffset
+from cassieq_spark.spark import CassieqListener
 from cassieq_spark.spark.source import planner as planners
 from cassieq_spark.spark.source import subscription
 from cassieq_spark.spark.source.one_queue import Limits
@@ -357,7 +357,7 @@ def test_a_listener_serves_the_figures_of_each_queue_and_acks_the_last_batch_of_
     streams: Streams, three: list[Streams]
 ) -> None:
     fill(three, 30, 0, 5)
-    listener = cassieq.CassieqListener(
+    listener = CassieqListener(
         contact_points=streams.options["contactPoints"], keyspace=streams.options["keyspace"]
     )
     streams.spark.streams.addListener(listener)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of PySpark's users
 import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.model import dead_letter
+from cassieq_spark.spark import settle
 from cassieq_spark.store import portal, store
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.processes import CHILDREN
@@ -95,7 +96,7 @@ class _Settles(Collected):
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         super().__call__(frame, batch_id)
         ruled = frame.withColumn("verdict", self._verdict)
-        self.settled.append(cassieq.settle(ruled, **self._arguments))
+        self.settled.append(settle(ruled, **self._arguments))
         if batch_id == self._fails_in:
             self._fails_in = -1
             raise RuntimeError("between settle and Spark's commit")
@@ -205,10 +206,10 @@ def test_a_batch_may_be_settled_in_parts_and_a_part_twice(orders: Streams) -> No
         *((one, "reject") for one in receipts[20:]),
     )
 
-    assert cassieq.Settled(acked=10) == cassieq.settle(first, **connection(orders))
-    assert cassieq.Settled(released=10, rejected=10) == cassieq.settle(rest, **connection(orders))
-    assert cassieq.Settled(released=10, rejected=10) == cassieq.settle(rest, **connection(orders))
-    assert cassieq.Settled(already_acked=10) == cassieq.settle(first, **connection(orders))
+    assert cassieq.Settled(acked=10) == settle(first, **connection(orders))
+    assert cassieq.Settled(released=10, rejected=10) == settle(rest, **connection(orders))
+    assert cassieq.Settled(released=10, rejected=10) == settle(rest, **connection(orders))
+    assert cassieq.Settled(already_acked=10) == settle(first, **connection(orders))
     assert (10, 0, 10) == holds(orders)
 
 
@@ -261,7 +262,7 @@ def test_what_came_to_somebody_again_is_counted_or_fails_by_name(
     frame = judged(orders, *((one.receipt, "ack") for one in messages[:4]))
 
     with caplog.at_level(logging.WARNING, logger="cassieq_spark"):
-        settled = cassieq.settle(frame, **connection(orders))
+        settled = settle(frame, **connection(orders))
 
     assert (2, 2) == (settled.acked, settled.stale)
     assert {one.receipt for one in messages[:2]} == set(settled.stale_receipts)
@@ -270,7 +271,7 @@ def test_what_came_to_somebody_again_is_counted_or_fails_by_name(
 
     frame = judged(orders, *((one.receipt, "ack") for one in messages))
     with pytest.raises(cassieq.ReceiptExpired) as refused:
-        cassieq.settle(frame, on_stale="fail", **connection(orders))
+        settle(frame, on_stale="fail", **connection(orders))
     assert {one.receipt for one in messages[:2]} == set(refused.value.refused)
     # The others are settled all the same, and whose it is now has lost nothing.
     assert (0, 2, 0) == holds(orders)
@@ -292,7 +293,7 @@ def test_an_updated_message_is_settled_by_its_new_receipt_and_dies_with_its_new_
         (messages[2].receipt, "ack"),
     )
 
-    settled = cassieq.settle(frame, **connection(orders))
+    settled = settle(frame, **connection(orders))
 
     assert (2, 1, (messages[0].receipt,)) == (
         settled.acked,
@@ -308,7 +309,7 @@ def test_what_is_released_with_a_delay_is_hidden_so_long(orders: Streams) -> Non
     messages = got(orders, 4)
     frame = judged(orders, *((one.receipt, "release") for one in messages))
 
-    assert 4 == cassieq.settle(frame, delay=600, **connection(orders)).released
+    assert 4 == settle(frame, delay=600, **connection(orders)).released
 
     assert (4, []) == (orders.queue.stats().delayed, orders.queue.get())
     with orders.in_an_hour() as later:
@@ -324,7 +325,7 @@ def test_a_bucket_costs_one_cas_however_its_rows_are_shuffled(orders: Streams) -
     frame = orders.spark.createDataFrame(rows, "receipt string, verdict string").repartition(8)
     before = orders.queue.stats().applied_lwts
 
-    assert cassieq.Settled(acked=1_500) == cassieq.settle(frame, **connection(orders))
+    assert cassieq.Settled(acked=1_500) == settle(frame, **connection(orders))
 
     assert 3 == orders.queue.stats().applied_lwts - before
 
@@ -349,7 +350,7 @@ def test_one_wrong_row_and_nothing_at_all_is_written(
     frame = judged(orders, *((one.receipt, "ack") for one in messages), wrong)
 
     with pytest.raises(error) as refused:
-        cassieq.settle(frame, **connection(orders))
+        settle(frame, **connection(orders))
 
     assert says in str(refused.value)
     assert (0, 20, 0) == holds(orders)
@@ -360,7 +361,7 @@ def test_r22_a_queue_without_a_dead_letter_queue_takes_no_rejection(streams: Str
     frame = judged(streams, (messages[0].receipt, "ack"), (messages[1].receipt, "reject"))
 
     with pytest.raises(cassieq.UsageError, match="has no dead-letter queue"):
-        cassieq.settle(frame, **connection(streams))
+        settle(frame, **connection(streams))
 
     assert (0, 3, 0) == holds(streams)
 
@@ -369,18 +370,18 @@ def test_frames_and_arguments_that_do_not_fit_are_refused_by_name(orders: Stream
     to = connection(orders)
     frame = judged(orders, (None, None))
     with pytest.raises(cassieq.UsageError, match="is a stream"):
-        cassieq.settle(orders.source().withColumn("verdict", F.lit("ack")), **to)
+        settle(orders.source().withColumn("verdict", F.lit("ack")), **to)
     with pytest.raises(OptionInvalid, match=r"no column 'judgement'\. It has: rec"):
-        cassieq.settle(frame, "judgement", **to)
+        settle(frame, "judgement", **to)
     with pytest.raises(OptionInvalid, match="column 'verdict' is int, allowed: string"):
-        cassieq.settle(frame.withColumn("verdict", F.lit(1)), **to)
+        settle(frame.withColumn("verdict", F.lit(1)), **to)
     with pytest.raises(OptionInvalid, match="on_stale is 'ignore', allowed: 'count' or"):
-        cassieq.settle(frame, on_stale="ignore", **to)
+        settle(frame, on_stale="ignore", **to)
     with pytest.raises(OptionUnknown, match="Did you mean 'ssl_ca_file'"):
-        cassieq.settle(frame, ssl_ca_files="ca.pem", **to)
+        settle(frame, ssl_ca_files="ca.pem", **to)
     with pytest.raises(cassieq.QueueNotFound):
-        cassieq.settle(frame, **{**to, "queue": "nobody"})
-    assert cassieq.Settled(left=1) == cassieq.settle(frame, **to)
+        settle(frame, **{**to, "queue": "nobody"})
+    assert cassieq.Settled(left=1) == settle(frame, **to)
 
 
 def test_columns_of_any_name_and_the_environment_serve_as_well(
@@ -392,8 +393,6 @@ def test_columns_of_any_name_and_the_environment_serve_as_well(
     rows = [(message.receipt, "ack"), (other.receipt, None)]
     frame = orders.spark.createDataFrame(rows, "`the.receipt` string, `the ``verdict` string")
 
-    settled = cassieq.settle(
-        frame, "the `verdict", receipt_column="the.receipt", queue=orders.queue.name
-    )
+    settled = settle(frame, "the `verdict", receipt_column="the.receipt", queue=orders.queue.name)
 
     assert cassieq.Settled(acked=1, left=1) == settled

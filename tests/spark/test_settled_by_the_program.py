@@ -65,7 +65,7 @@ def lease_of(end: dict[str, object]) -> LeasedRuns:
 
 
 def settle(door: Door, leased: LeasedRuns, action: Action, first: int, end: int) -> None:
-    """What `cassieq_spark.settle` does to some messages of a lease."""
+    """What `cassieq_spark.spark.settle` does to some messages of a lease."""
     some = leased.runs.take(end)[0] - (leased.runs.take(first)[0] if first else EMPTY)
     outcome = portal.run(
         settle_bucket(door.lane, leased.place.bucket, {leased.lease_id: {action: some}})

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_type
+from typing import TYPE_CHECKING, Unpack, assert_type
 from uuid import UUID
 
 import cassieq_spark as cassieq
+import cassieq_spark.spark
+from cassieq_spark.spark import CassieqListener, foreach_batch, register, settle, spark_config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,22 +172,41 @@ def repair_api(client: cassieq.Client, letters: list[cassieq.Message]) -> None:
 
 
 def spark_api(spark: SparkSession) -> None:
-    cassieq.register(spark)
-    settings = cassieq.spark_config("127.0.0.1:9042", datacenter="datacenter1")
+    register(spark)
+    settings = spark_config("127.0.0.1:9042", datacenter="datacenter1")
     assert_type(settings, dict[str, str])
-    put = cassieq.foreach_batch(
+    put = foreach_batch(
         queue="orders", contact_points=["127.0.0.1:9042"], connector={}, keyspace="cassieq"
     )
     assert_type(put, Callable[[DataFrame, int], None])
     spark.readStream.format("rate").load().writeStream.foreachBatch(put)
-    settled = cassieq.settle(
+    settled = settle(
         spark.table("judged"), "verdict", queue="orders", delay=timedelta(minutes=1), username="ada"
     )
     assert_type(settled, cassieq.Settled)
     assert_type((settled.acked, settled.stale_receipts), tuple[int, tuple[str, ...]])
-    listener = cassieq.CassieqListener(contact_points="127.0.0.1:9042", keyspace="cassieq")
+    listener = CassieqListener(contact_points="127.0.0.1:9042", keyspace="cassieq")
     spark.streams.addListener(listener)
     assert_type((listener.prometheus(), listener.serve(8_080)), tuple[str, int])
+
+
+def wrapped(
+    wait: cassieq.Seconds,
+    settings: cassieq.QueueArguments,
+    on_progress: cassieq.OnProgress,
+    secret: cassieq.Secret,
+    **connection: Unpack[cassieq.ConnectionArguments],
+) -> None:
+    """A program names what it passes on, and what it gets."""
+    connection["password"] = secret
+    with cassieq.connect(**connection) as client:
+        queue = client.create_queue("orders", **settings)
+        held: list[cassieq.Held] = list(queue.get(wait=wait))
+        queue.ack(held)
+        repaired: list[cassieq.QueueRepair] = client.repair(on_progress=on_progress).queues
+        found: list[cassieq.Finding] = client.verify().findings
+        assert_type((repaired[0].moved_dead, found[0].lane), tuple[int, str | None])
+        client.redrive("dead", [cassieq.Spot(one.lane, one.id) for one in queue.peek()])
 
 
 def errors() -> None:
@@ -199,7 +220,11 @@ def errors() -> None:
         assert_type(error.refused, tuple[str, ...])
     except cassieq.PutAmbiguous as error:
         assert_type(error.message_ids, tuple[str, ...])
-    except (cassieq.StoreError, cassieq.StreamError) as error:
+    except (cassieq.StoreUnavailable, cassieq.StoreTimeout) as error:
+        assert_type((error.errno, error.retriable), tuple[int | None, bool])
+    except (cassieq.CasAmbiguous, cassieq.SchemaMissing, cassieq.ClientClosed) as error:
+        assert_type(error.message, str)
+    except (cassieq.QueueInUse, cassieq.StoreError, cassieq.StreamError) as error:
         assert_type((error.code, error.meaning, error.remedy), tuple[str, str, str])
     except cassieq.CassieqError as error:
         assert_type(error.retriable, bool)
@@ -207,6 +232,8 @@ def errors() -> None:
 
 def mistakes(client: cassieq.Client, queue: cassieq.Queue, spark: SparkSession) -> None:
     cassieq.conect("127.0.0.1:9042")  # type: ignore[attr-defined]
+    cassieq.register(spark)  # type: ignore[attr-defined]
+    cassieq_spark.spark.registr(spark)  # type: ignore[attr-defined]
     cassieq.connect("127.0.0.1:9042", kespace="cassieq")  # type: ignore[call-arg]
     cassieq.connect(contact_points=9042)  # type: ignore[arg-type]
     client.create_queue("orders", visiblity_timeout=3)  # type: ignore[call-arg]
@@ -228,5 +255,5 @@ def mistakes(client: cassieq.Client, queue: cassieq.Queue, spark: SparkSession) 
     held.body = b""  # type: ignore[misc]
     with queue.consumer() as consumer:
         consumer.ack(seen)  # type: ignore[arg-type]
-    cassieq.settle(spark.table("judged"), queue="orders", usename="ada")  # type: ignore[call-arg]
-    cassieq.CassieqListener(contact_point="127.0.0.1")  # type: ignore[call-arg]
+    settle(spark.table("judged"), queue="orders", usename="ada")  # type: ignore[call-arg]
+    CassieqListener(contact_point="127.0.0.1")  # type: ignore[call-arg]

@@ -18,7 +18,7 @@ import cassieq_spark as cassieq
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.options import ConnectionArguments
+from tests.fixtures.public import is_alias, offered
 
 PROTOCOLS = {
     f"__{name}__"
@@ -65,9 +65,10 @@ def members(kind: type) -> dict[str, Any]:
 
 
 def annotated() -> list[Any]:
-    found: dict[str, Any] = {"ConnectionArguments": ConnectionArguments}
-    for name in cassieq.__all__:
-        found[name] = public = getattr(cassieq, name)
+    found: dict[str, Any] = {}
+    for name, public in offered().items():
+        if not is_alias(public):
+            found[name] = public
         if isinstance(public, type):
             for inner, member in members(public).items():
                 plain = member.fget if isinstance(member, property) else member

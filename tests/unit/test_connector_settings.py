@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-import cassieq_spark as cassieq
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options import parse_connection
+from cassieq_spark.spark import foreach_batch, spark_config
 from cassieq_spark.spark.connector import config
 
 NODES = "10.0.0.1:9142,[fd00::2]"
@@ -103,7 +103,7 @@ def test_another_ones_setting_is_refused() -> None:
 
 
 def test_a_session_gets_the_connector_and_how_to_reach_the_cluster() -> None:
-    found = cassieq.spark_config(NODES, datacenter="dc1", username="u", password="p")  # noqa: S106 - a test's
+    found = spark_config(NODES, datacenter="dc1", username="u", password="p")  # noqa: S106 - a test's
     assert {
         "spark.jars.packages": "com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",
         "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
@@ -118,7 +118,7 @@ def test_a_session_gets_the_connector_and_how_to_reach_the_cluster() -> None:
 
 
 def test_a_session_with_tls_gets_javas_key_stores() -> None:
-    found = cassieq.spark_config(
+    found = spark_config(
         NODES,
         trust_store="/t.p12",
         trust_store_password="t",  # noqa: S106 - a test's
@@ -144,19 +144,19 @@ def test_a_session_with_tls_gets_javas_key_stores() -> None:
 
 def test_a_key_store_without_a_trust_store_is_refused() -> None:
     with pytest.raises(UsageError, match="without trust_store"):
-        cassieq.spark_config(NODES, key_store="/k.p12")
+        spark_config(NODES, key_store="/k.p12")
 
 
 def test_tls_by_pem_files_needs_javas_key_stores_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CASSIEQ_SSL_CA_FILE", "/etc/ca.pem")
     with pytest.raises(UsageError, match=r"keytool -importcert -file /etc/ca\.pem"):
-        cassieq.spark_config(NODES)
-    assert "true" == cassieq.spark_config(NODES, trust_store="/t")[config.SSL_ENABLED]
+        spark_config(NODES)
+    assert "true" == spark_config(NODES, trust_store="/t")[config.SSL_ENABLED]
 
 
 def test_settings_need_no_spark() -> None:
     source = (
-        "import sys, cassieq_spark; cassieq_spark.spark_config('localhost');"
+        "import sys; from cassieq_spark.spark import spark_config; spark_config('localhost');"
         "assert not any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", source], check=True)
@@ -174,4 +174,4 @@ def test_a_wrong_argument_is_refused_when_the_function_is_made(
     given: dict[str, object], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        cassieq.foreach_batch(contact_points=NODES, **given)  # type: ignore[arg-type]  # wrong on purpose
+        foreach_batch(contact_points=NODES, **given)  # type: ignore[arg-type]  # wrong on purpose

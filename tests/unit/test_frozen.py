@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import cassieq_spark as cassieq
+import cassieq_spark.spark
 from cassieq_spark.model.receipt import Receipt
+from tests.fixtures.public import offered
 from tests.unit.test_annotations import DELIVERY, INFO, MESSAGE, RECEIPT
 
 VALUES: list[Any] = [
@@ -25,6 +27,7 @@ VALUES: list[Any] = [
     cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
     cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
     cassieq.Settled(acked=1),
+    cassieq.Finding(queue="orders", kind="lost", bucket=1, what="a message"),
     RECEIPT,
 ]
 
@@ -34,8 +37,8 @@ def each_value() -> Any:
 
 
 def test_every_public_frozen_value_is_here() -> None:
-    public = [getattr(cassieq, name) for name in cassieq.__all__]
-    frozen = {one for one in public if is_dataclass(one) and one.__dataclass_params__.frozen}  # type: ignore[attr-defined]  # a dataclass has them
+    public = [one for one in offered().values() if is_dataclass(one)]
+    frozen = {one for one in public if one.__dataclass_params__.frozen}  # type: ignore[attr-defined]  # a dataclass has them
     assert frozen <= {type(one) for one in VALUES}
 
 
@@ -120,9 +123,10 @@ def test_a_client_that_could_not_connect_is_collected_without_a_warning() -> Non
     assert [] == [one for one in seen if one.category is ResourceWarning and "Client" in str(one)]
 
 
-def test_the_package_shows_its_public_names_only() -> None:
-    shown = {name for name in dir(cassieq) if not name.startswith("__")}
-    assert set(cassieq.__all__) == shown
+def test_a_package_shows_its_public_names_only() -> None:
+    for package in (cassieq, cassieq_spark.spark):
+        shown = {name for name in dir(package) if not name.startswith("__")}
+        assert set(package.__all__) == shown
 
 
 def test_a_put_result_is_a_message_id_that_knows_more() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cassieq_spark import AsyncClient, Client, connect, connect_async, foreach_batch
+from cassieq_spark import AsyncClient, Client, connect, connect_async
 from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
 from cassieq_spark.options import (
     OPTIONS,
@@ -28,6 +28,7 @@ from cassieq_spark.options import (
     queue_name,
 )
 from cassieq_spark.options.option import by_option
+from cassieq_spark.spark import foreach_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

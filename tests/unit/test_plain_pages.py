@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import cassieq_spark
+from tests.fixtures.public import offered
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -37,9 +37,9 @@ def test_a_page_for_users_has_no_mark_and_names_no_test(page: Path) -> None:
     assert [] == inside_words(page.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", cassieq_spark.__all__)
+@pytest.mark.parametrize("name", offered())
 def test_a_public_docstring_has_no_mark_and_names_no_test(name: str) -> None:
-    shown = getattr(cassieq_spark, name)
+    shown = offered()[name]
     members = [] if not inspect.isclass(shown) else [one for one in dir(shown) if one[0] != "_"]
     texts = {name: inspect.getdoc(shown)}
     texts |= {one: inspect.getdoc(getattr(shown, one, None)) for one in members}

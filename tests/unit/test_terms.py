@@ -20,6 +20,7 @@ from cassieq_spark.cli.app import app
 from cassieq_spark.options import OPTIONS
 from cassieq_spark.server.rest.door import document
 from cassieq_spark.spark.views.columns import VIEWS
+from tests.fixtures.public import is_alias, offered
 
 GLOSSARY = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 PACKAGE = Path(cassieq_spark.__file__).parent
@@ -105,9 +106,9 @@ def events_and_fields() -> Iterator[str]:
 
 
 def names_of_python() -> Iterator[str]:
-    for name in cassieq_spark.__all__:
+    for name, found in offered().items():
         yield name
-        yield from _within(getattr(cassieq_spark, name))
+        yield from () if is_alias(found) else _within(found)
     for name, one in vars(errors).items():
         if inspect.isclass(one) and issubclass(one, errors.CassieqError):
             yield from (name, one.code, *_within(one))

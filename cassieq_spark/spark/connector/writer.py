@@ -317,7 +317,7 @@ def _check_session(spark: SparkSession, options: SinkOptions, connector: Mapping
             "the Spark Cassandra Connector is not on the class path of this session. Add "
             f"--packages {config.CONNECTOR} to spark-submit, or set "
             f"spark.jars.packages={config.CONNECTOR} before the session is made. "
-            "cassieq_spark.spark_config(...) has all settings"
+            "cassieq_spark.spark.spark_config(...) has all settings"
         ) from error
 
 
