@@ -1,0 +1,1 @@
+"""A simulated Cassandra: nodes, their tables, quorums and Paxos, without a network or a disk."""

@@ -1,0 +1,230 @@
+"""Light-weight transactions of a simulated node, by Paxos as Cassandra has it.
+
+After ``StorageProxy.legacyCas`` and ``service/paxos`` of Cassandra 4.0 to 5.0: prepare, finish the
+round of another that was accepted and not committed, read, propose, commit. A refused condition
+and a serial read propose an empty change, so that no earlier proposal can happen after them
+(CASSANDRA-12126). `Variant` says which of these a cluster leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from cassandra import ConsistencyLevel, WriteTimeout, WriteType
+
+from cassieq_spark.testing.simulated.ring import (
+    CAS_S,
+    NO_BALLOT,
+    NO_ROUND,
+    WRITE_S,
+    Ballot,
+    Coordinator,
+    Key,
+    Node,
+    Promises,
+    Round,
+)
+from cassieq_spark.testing.simulated.storage import Partition
+
+MOST_PAUSE_S = 0.1
+"""The longest pause of a coordinator that has met another one."""
+
+
+class Variant(Enum):
+    """``paxos_variant`` of a node."""
+
+    V1 = "v1"
+    V2 = "v2"
+    V1_UNSAFE = "v1_without_linearizable_reads_or_rejected_writes"
+    V2_UNSAFE = "v2_without_linearizable_reads_or_rejected_writes"
+
+    @property
+    def proposes_nothing(self) -> bool:
+        """Whether a read and a refusal propose an empty change."""
+        return self in {Variant.V1, Variant.V2}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A replica's answer to a ballot."""
+
+    is_given: bool
+    promised: Ballot
+    accepted: Round
+    committed: Round
+
+
+def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
+    """Promise to accept no earlier ballot, unless a later one has the promise."""
+    known = node.promises.setdefault(key, Promises())
+    is_given = ballot > known.promised
+    if is_given:
+        known.promised = ballot
+    return Promise(is_given, known.promised, known.accepted, known.committed)
+
+
+def accept(node: Node, key: Key, proposed: Round) -> bool:
+    """Accept a proposal, unless a later ballot has the promise."""
+    known = node.promises.setdefault(key, Promises())
+    if proposed.ballot < known.promised:
+        return False
+    known.promised = proposed.ballot
+    known.accepted = proposed
+    return True
+
+
+def commit(node: Node, key: Key, decided: Round) -> None:
+    """Write what was decided."""
+    known = node.promises.setdefault(key, Promises())
+    if decided.change is not None:
+        node.apply(key, decided.change)
+    if decided.ballot > known.committed.ballot:
+        known.committed = decided
+    if known.accepted.ballot <= decided.ballot:
+        known.accepted = NO_ROUND
+
+
+class Paxos:
+    """Runs one light-weight transaction, or one serial read, of a partition."""
+
+    def __init__(
+        self, coordinator: Coordinator, key: Key, *, serial: int, commit_level: int
+    ) -> None:
+        self._coordinator = coordinator
+        self._key = key
+        self._serial = serial
+        self._commit_level = commit_level
+        self._ends_s = asyncio.get_running_loop().time() + CAS_S
+        self._floor_us = 0
+
+    async def cas(
+        self,
+        columns: frozenset[str],
+        decide: Callable[[Partition, int], Partition | None],
+        variant: Variant,
+    ) -> tuple[bool, Partition]:
+        """Read, decide, and write what was decided; return whether, and the row as it was read.
+
+        Args:
+            decide: Returns the change, given the partition and the write time; None: it is refused.
+
+        Raises:
+            Unavailable, ReadTimeout, WriteTimeout: Too few replicas are up, or answer: it may
+                have happened, or may yet.
+        """
+        while True:
+            ballot = await self._begin()
+            found = await self._coordinator.read(self._key, columns, self._quorum)
+            change = decide(found, ballot.at_us)
+            if change is None and not variant.proposes_nothing:
+                return False, found
+            if await self._propose(Round(ballot, change), must_know=True):
+                if change is not None:
+                    await self._commit(Round(ballot, change))
+                return change is not None, found
+            await self._pause()
+
+    async def finish_others(self, variant: Variant) -> None:
+        """Finish what was under way, as a serial read does before it reads."""
+        while True:
+            ballot = await self._begin()
+            if not variant.proposes_nothing or await self._propose(
+                Round(ballot, None), must_know=True
+            ):
+                return
+            await self._pause()
+
+    @property
+    def _quorum(self) -> int:
+        is_local = self._serial == ConsistencyLevel.LOCAL_SERIAL
+        return int(ConsistencyLevel.LOCAL_QUORUM if is_local else ConsistencyLevel.QUORUM)
+
+    async def _begin(self) -> Ballot:
+        """Get the promises of a quorum, and finish the round that they have accepted, if any."""
+        coordinator, key = self._coordinator, self._key
+        needed = coordinator.needed(self._quorum)
+        while True:
+            self._check_time()
+            via = coordinator.via
+            ballot = Ballot(via.stamp(self._floor_us), via.number)
+            nodes = coordinator.alive(self._quorum)
+            promises = await coordinator.ask(
+                nodes, lambda node, ballot=ballot: prepare(node, key, ballot), needed, WRITE_S
+            )
+            if len(promises) < needed:
+                raise self._timeout(len(promises))
+            if not all(one.is_given for one in promises.values()):
+                self._floor_us = max(one.promised.at_us for one in promises.values())
+                await self._pause()
+                continue
+            latest = max((one.committed for one in promises.values()), key=_by_ballot)
+            accepted = max((one.accepted for one in promises.values()), key=_by_ballot)
+            if accepted.change is not None and accepted.ballot > latest.ballot:
+                again = Round(ballot, accepted.change.written_at(ballot.at_us))
+                if await self._propose(again, must_know=False):
+                    await self._commit(again)
+                else:
+                    await self._pause()
+                continue
+            lacking = [
+                node for node, one in promises.items() if one.committed.ballot < latest.ballot
+            ]
+            if lacking and latest.ballot != NO_BALLOT:
+                for node in lacking:
+                    coordinator.ring.carry(
+                        via, node, lambda node=node: commit(node, key, latest)
+                    )
+                continue
+            return ballot
+
+    async def _propose(self, proposed: Round, *, must_know: bool) -> bool:
+        """Let a quorum accept a proposal; return whether it did.
+
+        Args:
+            must_know: Whether it is an error if only some have accepted it.
+        """
+        coordinator, key = self._coordinator, self._key
+        needed = coordinator.needed(self._quorum)
+        nodes = coordinator.alive(self._quorum)
+        accepted = await coordinator.ask_for_yes(
+            nodes, lambda node: accept(node, key, proposed), needed, WRITE_S
+        )
+        if accepted >= needed:
+            return True
+        if must_know and accepted:
+            raise self._timeout(accepted)
+        return False
+
+    async def _commit(self, decided: Round) -> None:
+        coordinator, key = self._coordinator, self._key
+        assert decided.change is not None  # noqa: S101 - an empty one is not committed
+        level = self._commit_level
+        stored = await coordinator.store(
+            key, decided.change, level, lambda node: commit(node, key, decided)
+        )
+        if stored < coordinator.needed(level):
+            raise self._timeout(stored)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._coordinator.ring.rng.random() * MOST_PAUSE_S)
+        self._coordinator.check()
+
+    def _check_time(self) -> None:
+        if asyncio.get_running_loop().time() > self._ends_s:
+            raise self._timeout(0)
+
+    def _timeout(self, there: int) -> WriteTimeout:
+        return WriteTimeout(
+            "the simulated Paxos round did not end",
+            write_type=WriteType.CAS,
+            consistency=self._serial,
+            required_responses=self._coordinator.needed(self._quorum),
+            received_responses=there,
+        )
+
+
+def _by_ballot(one: Round) -> Ballot:
+    return one.ballot

@@ -1,0 +1,467 @@
+"""The nodes of a simulated Cassandra and what goes between them: quorums, hints, read repair.
+
+Any node coordinates. It sends to all replicas, and waits for those that its consistency asks for.
+Each node has a clock of its own, for write times, ballots and expiry. Every node of a data centre
+keeps a copy of every partition; a keyspace with fewer copies is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from cassandra import ConsistencyLevel, ReadTimeout, Unavailable, WriteTimeout, WriteType
+from cassandra.connection import ConnectionShutdown
+
+from cassieq_spark.testing.simulated.cql import Table
+from cassieq_spark.testing.simulated.storage import Partition, token_of
+
+T = TypeVar("T")
+
+READ_S: Final = 5.0
+WRITE_S: Final = 2.0
+"""The timeouts of a node, as cassandra.yaml has them."""
+
+CAS_S: Final = 1.0
+"""``cas_contention_timeout``."""
+
+HINTS_S: Final = 3 * 3600
+"""``max_hint_window``: a replica that is away for longer gets no hints of later writes."""
+
+LOCAL: Final = frozenset(
+    {ConsistencyLevel.LOCAL_ONE, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL}
+)
+ONE: Final = frozenset({ConsistencyLevel.LOCAL_ONE, ConsistencyLevel.ONE})
+
+Key = tuple[str, tuple[Any, ...]]
+"""A partition: its table and key."""
+
+
+class Ballot(NamedTuple):
+    """The name of a Paxos round: by the time of its coordinator, unique."""
+
+    at_us: int
+    node: int
+
+
+NO_BALLOT: Final = Ballot(0, 0)
+
+
+class Round(NamedTuple):
+    """A ballot, and the change that was proposed with it; None: no change."""
+
+    ballot: Ballot
+    change: Partition | None
+
+
+NO_ROUND: Final = Round(NO_BALLOT, None)
+
+
+@dataclass(slots=True)
+class Promises:
+    """What a replica remembers of the Paxos rounds of a partition (``system.paxos``)."""
+
+    promised: Ballot = NO_BALLOT
+    accepted: Round = NO_ROUND
+    committed: Round = NO_ROUND
+
+
+class Hint(NamedTuple):
+    """A write that is kept for a replica that did not answer."""
+
+    key: Key
+    change: Partition
+    made_s: int
+
+
+class Network(Protocol):
+    """The interface by which messages go between two places, each a node or a client."""
+
+    def carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
+        """Call ``deliver`` at the target, later or never."""
+
+
+class Perfect:
+    """A network that loses nothing and takes no time."""
+
+    def carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
+        """See `Network`."""
+        del source, target
+        asyncio.get_running_loop().call_soon(deliver)
+
+
+@dataclass(eq=False)
+class Node:
+    """One node.
+
+    Attributes:
+        wall_us: Its clock, in µs since the epoch.
+        number: Its place in the ring, from 1.
+        lives: How often it has started: what an earlier life began ends with that.
+        hints: The writes that it keeps for others, by their address.
+    """
+
+    address: str
+    datacenter: str
+    host_id: UUID
+    number: int
+    wall_us: Callable[[], int]
+    is_up: bool = True
+    lives: int = 1
+    data: dict[str, dict[tuple[Any, ...], Partition]] = field(default_factory=dict)
+    promises: dict[Key, Promises] = field(default_factory=dict)
+    hints: dict[str, list[Hint]] = field(default_factory=dict)
+    _last_us: int = 0
+
+    @property
+    def now_s(self) -> int:
+        """The present second by its clock."""
+        return self.wall_us() // 1_000_000
+
+    def stamp(self, above_us: int = 0) -> int:
+        """Return a write time by its clock: each is later than the one before."""
+        self._last_us = max(self.wall_us(), self._last_us + 1, above_us + 1)
+        return self._last_us
+
+    def apply(self, key: Key, change: Partition) -> None:
+        """Write."""
+        table, partition = key
+        of_table = self.data.setdefault(table, {})
+        found = of_table.get(partition)
+        if found is None:
+            found = of_table[partition] = Partition()
+        found.merge(change)
+
+    def read(self, key: Key) -> Partition:
+        """Return its version of a partition, as it is now."""
+        found = self.data.get(key[0], {}).get(key[1])
+        return Partition() if found is None else found.copy()
+
+    def purge(self, grace_s: int) -> None:
+        """Drop tombstones that are older than a grace period, as a compaction does."""
+        now_s = self.now_s
+        for of_table in self.data.values():
+            for partition in of_table.values():
+                partition.purge(now_s - grace_s, now_s)
+
+
+class Ring:
+    """The nodes, and the tables that they all know.
+
+    Attributes:
+        copies: The copies that the keyspace has in each data centre; None: it does not exist.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        *,
+        keyspace: str = "cassieq",
+        network: Network | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.nodes = list(nodes)
+        self.keyspace = keyspace
+        self.network: Network = network or Perfect()
+        self.rng = rng or random.Random(0)  # noqa: S311 - guards no secret
+        self.tables: dict[str, Table] = {}
+        self.copies: dict[str, int] | None = None
+        self._away: set[str] = set()
+        self._tokens: dict[Key, int] = {}
+
+    def token(self, key: Key) -> int:
+        """Return the token of a partition."""
+        found = self._tokens.get(key)
+        if found is None:
+            found = self._tokens[key] = token_of(self.tables[key[0]], key[1])
+        return found
+
+    def participants(self, via: Node, level: int) -> list[Node]:
+        """Return the replicas that count for a consistency level."""
+        if level not in LOCAL:
+            return self.replicas
+        return [node for node in self.replicas if node.datacenter == via.datacenter]
+
+    @property
+    def replicas(self) -> list[Node]:
+        """All nodes of the data centres in which the keyspace has copies."""
+        return [node for node in self.nodes if node.datacenter in (self.copies or {})]
+
+    def sees(self, node: Node) -> bool:
+        """Whether the others take this node for up: they learn later that it stopped."""
+        return node.address not in self._away
+
+    def convict(self, node: Node) -> None:
+        """Let the others take a node for down."""
+        self._away.add(node.address)
+
+    def stop(self, node: Node) -> None:
+        """Stop a node at once, as by a kill. What it has written stays on its disk."""
+        node.is_up = False
+
+    def start(self, node: Node) -> None:
+        """Start a node; the others give it their hints."""
+        node.is_up = True
+        node.lives += 1
+        self._away.discard(node.address)
+        for other in self.nodes:
+            self.give_hints(other, node)
+
+    def give_hints(self, source: Node, target: Node) -> None:
+        """Send what a node keeps for another."""
+        if not (source.is_up and target.is_up):
+            return
+        for hint in source.hints.pop(target.address, []):
+            self.carry(source, target, lambda hint=hint: target.apply(hint.key, hint.change))
+
+    def carry(self, source: Node, target: Node, deliver: Callable[[], object]) -> None:
+        """Send to a node; nothing comes to one that is down."""
+
+        def arrive() -> None:
+            if target.is_up:
+                deliver()
+
+        self.network.carry(source.address, target.address, arrive)
+
+    def keep_hint(self, source: Node, target: Node, key: Key, change: Partition) -> None:
+        """Keep a write for a replica that did not answer."""
+        source.hints.setdefault(target.address, []).append(Hint(key, change, source.now_s))
+
+
+class Stopped(Exception):
+    """The coordinator has stopped: nobody answers the client."""
+
+
+class Coordinator:
+    """One node at work for one statement; each answer of another takes its way over the network."""
+
+    def __init__(self, ring: Ring, via: Node) -> None:
+        self.ring = ring
+        self.via = via
+        self._life = via.lives
+
+    def check(self) -> None:
+        """Raise an error if the node has stopped meanwhile."""
+        if not self.via.is_up or self.via.lives != self._life:
+            raise Stopped
+
+    def needed(self, level: int) -> int:
+        """Return how many replicas have to answer."""
+        if level in ONE:
+            return 1
+        count = len(self.ring.participants(self.via, level))
+        return count if level == ConsistencyLevel.ALL else count // 2 + 1
+
+    def alive(self, level: int) -> list[Node]:
+        """Return the replicas to ask, this node first.
+
+        Raises:
+            Unavailable: Too few of them are up.
+        """
+        nodes = [node for node in self.ring.participants(self.via, level) if self.ring.sees(node)]
+        needed = self.needed(level)
+        if len(nodes) < needed:
+            raise Unavailable("Cannot achieve consistency level", level, needed, len(nodes))
+        self.ring.rng.shuffle(nodes)
+        nodes.sort(key=lambda node: node is not self.via)
+        return nodes
+
+    async def ask(
+        self, nodes: Iterable[Node], work: Callable[[Node], T], need: int, within_s: float
+    ) -> dict[Node, T]:
+        """Let nodes do something; return the answers that are there when there are enough.
+
+        Returns:
+            By node; fewer than ``need`` if the time is over.
+
+        Raises:
+            Stopped: This node has stopped meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        enough: asyncio.Future[None] = loop.create_future()
+        answers: dict[Node, T] = {}
+
+        def end() -> None:
+            if not enough.done():
+                enough.set_result(None)
+
+        def told(node: Node, answer: T) -> None:
+            answers[node] = answer
+            if len(answers) >= need:
+                end()
+
+        def at(node: Node) -> None:
+            answer = work(node)
+            self.ring.carry(node, self.via, lambda: told(node, answer))
+
+        for node in nodes:
+            self.ring.carry(self.via, node, lambda node=node: at(node))
+        timer = loop.call_later(within_s, end)
+        if need:
+            await enough
+        timer.cancel()
+        self.check()
+        return dict(answers)
+
+    async def ask_for_yes(
+        self, nodes: Sequence[Node], work: Callable[[Node], bool], need: int, within_s: float
+    ) -> int:
+        """Let nodes do something; return how many said yes when enough did, or cannot any more."""
+        loop = asyncio.get_running_loop()
+        decided: asyncio.Future[None] = loop.create_future()
+        yes = no = 0
+
+        def end() -> None:
+            if not decided.done():
+                decided.set_result(None)
+
+        def told(answer: bool) -> None:  # noqa: FBT001 - the answer
+            nonlocal yes, no
+            yes, no = (yes + 1, no) if answer else (yes, no + 1)
+            if yes >= need or no > len(nodes) - need:
+                end()
+
+        def at(node: Node) -> None:
+            answer = work(node)
+            self.ring.carry(node, self.via, lambda: told(answer))
+
+        for node in nodes:
+            self.ring.carry(self.via, node, lambda node=node: at(node))
+        timer = loop.call_later(within_s, end)
+        await decided
+        timer.cancel()
+        self.check()
+        return yes
+
+    async def read(self, key: Key, columns: frozenset[str], level: int) -> Partition:
+        """Read a partition from as many replicas as the level asks for, and repair these.
+
+        Args:
+            columns: Those that the statement selects: read repair writes no others [P4].
+
+        Raises:
+            Unavailable, ReadTimeout: Too few replicas are up, or answer.
+        """
+        needed = self.needed(level)
+        nodes = self.alive(level)[:needed]
+        found = await self.ask(nodes, lambda node: node.read(key), needed, READ_S)
+        if len(found) < needed:
+            raise _read_timeout(level, needed, len(found))
+        return await self.merged(key, found, columns, level)
+
+    async def merged(
+        self, key: Key, found: dict[Node, Partition], columns: frozenset[str], level: int
+    ) -> Partition:
+        """Merge the versions of several replicas, and write to each what it lacks.
+
+        Raises:
+            ReadTimeout: One of them does not take it.
+        """
+        if len(found) == 1:
+            return next(iter(found.values()))
+        whole = Partition()
+        for version in found.values():
+            whole.merge(version)
+        repairs = {
+            node: repair
+            for node, version in found.items()
+            if (repair := whole.missing_in(version, columns)) is not None
+        }
+        if repairs:
+            done = await self.ask(
+                repairs, lambda node: node.apply(key, repairs[node]), len(repairs), READ_S
+            )
+            if len(done) < len(repairs):
+                raise _read_timeout(level, len(found), len(found) - len(repairs) + len(done))
+        return whole
+
+    async def write(self, changes: Sequence[tuple[Key, Partition]], level: int) -> None:
+        """Write to all replicas; return when as many have it as the level asks for.
+
+        Raises:
+            Unavailable, WriteTimeout: Too few replicas are up, or answer.
+        """
+        self.alive(level)
+        key = changes[0][0]
+        whole = changes[0][1]
+        for _, change in changes[1:]:
+            whole.merge(change)
+        if await self.store(key, whole, level) < self.needed(level):
+            raise WriteTimeout(
+                "the simulated replicas are silent",
+                write_type=WriteType.SIMPLE if len(changes) == 1 else WriteType.UNLOGGED_BATCH,
+                consistency=level,
+                required_responses=self.needed(level),
+            )
+
+    async def store(
+        self,
+        key: Key,
+        change: Partition,
+        level: int,
+        work: Callable[[Node], object] | None = None,
+    ) -> int:
+        """Send a change to all replicas, with hints for the silent; return how many have it.
+
+        Args:
+            work: What each of them does; None: it writes.
+        """
+        counted = set(self.ring.participants(self.via, level))
+        seen = [node for node in self.ring.replicas if self.ring.sees(node)]
+        answered: set[Node] = set()
+        needed = self.needed(level)
+        loop = asyncio.get_running_loop()
+        enough: asyncio.Future[None] = loop.create_future()
+
+        def end() -> None:
+            if not enough.done():
+                enough.set_result(None)
+
+        def told(node: Node) -> None:
+            answered.add(node)
+            if len(answered & counted) >= needed:
+                end()
+
+        def at(node: Node) -> None:
+            if work is None:
+                node.apply(key, change)
+            else:
+                work(node)
+            self.ring.carry(node, self.via, lambda: told(node))
+
+        def hint() -> None:
+            """Keep it for who has not answered; the timer of each write calls this."""
+            end()
+            if self.via.is_up and self.via.lives == self._life:
+                for node in seen:
+                    if node not in answered:
+                        self.ring.keep_hint(self.via, node, key, change)
+
+        for node in self.ring.replicas:
+            if node in seen:
+                self.ring.carry(self.via, node, lambda node=node: at(node))
+            else:
+                self.ring.keep_hint(self.via, node, key, change)
+        loop.call_later(WRITE_S, hint)
+        await enough
+        self.check()
+        return len(answered & counted)
+
+
+def _read_timeout(level: int, needed: int, there: int) -> ReadTimeout:
+    return ReadTimeout(
+        "the simulated replicas are silent",
+        data_retrieved=False,
+        consistency=level,
+        required_responses=needed,
+        received_responses=there,
+    )
+
+
+def shut() -> ConnectionShutdown:
+    """Return the driver's error for a request whose node has stopped."""
+    return ConnectionShutdown("the simulated node has stopped")
