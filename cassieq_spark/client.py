@@ -40,9 +40,9 @@ from cassieq_spark.store.tables.queues import QueueStatus
 class Client(OfOneProcess):
     """The queues of one keyspace. Threads may share it; it does not pickle or survive a fork."""
 
-    def __init__(self, options: ConnectionOptions) -> None:
-        """Connect; see `connect`."""
-        self._session = CqlSession(ConnectionOptions.needed(options))
+    def __init__(self, options: ConnectionOptions, *, session: CqlSession | None = None) -> None:
+        """Connect; see `connect`. A session that is given is connected already."""
+        self._session = session or CqlSession(ConnectionOptions.needed(options))
         self._store = Store(self._session)
         self._works: Recent[LaneId, Work] = Recent(QUEUES)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
@@ -150,7 +151,7 @@ async def outside(work: Callable[[], T]) -> T:
             answer.set_exception(CallerLeft())  # it may have left before it ran this
 
     with when_left(leave):
-        return await _told(answer)
+        return _given(await answer)
 
 
 async def in_a_thread(work: Callable[[], T]) -> T:
@@ -160,12 +161,22 @@ async def in_a_thread(work: Callable[[], T]) -> T:
     other threads of the program may still be at work then.
     """
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
-    do = _telling(loop, answer, work)
-    threading.Thread(
-        target=copy_context().run, args=(do,), name="cassieq-work", daemon=True
-    ).start()
-    return await _told(answer)
+    return _given(await loop.run_in_executor(_THREADS, copy_context().run, _outcome, work))
+
+
+class _Threads(Executor):
+    """Runs each work in a thread of its own."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `Executor`."""
+        done: Future[Any] = Future()
+        threading.Thread(
+            target=lambda: done.set_result(fn(*args, **kwargs)), name="cassieq-work", daemon=True
+        ).start()
+        return done
+
+
+_THREADS: Final = _Threads()
 
 
 async def off_loop(work: Callable[[], T], *, entries: int, size_bytes: int = 0) -> T:
@@ -179,24 +190,23 @@ def _telling(
     loop: asyncio.AbstractEventLoop,
     answer: asyncio.Future[tuple[T | None, BaseException | None]],
     work: Callable[[], T],
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     def tell(found: tuple[T | None, BaseException | None]) -> None:
         if not answer.done():
             answer.set_result(found)
 
-    def do() -> None:
-        found: tuple[T | None, BaseException | None]
-        try:
-            found = work(), None
-        except BaseException as error:  # noqa: BLE001 - it is raised in `_told`
-            found = None, error
-        loop.call_soon_threadsafe(tell, found)
-
-    return do
+    return lambda: loop.call_soon_threadsafe(tell, _outcome(work))
 
 
-async def _told(answer: asyncio.Future[tuple[T | None, BaseException | None]]) -> T:
-    found, error = await answer
+def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:  # noqa: BLE001 - it is raised in `_given`
+        return None, error
+
+
+def _given(outcome: tuple[T | None, BaseException | None]) -> T:
+    found, error = outcome
     if error is not None:
         raise error
     return found  # type: ignore[return-value]  # the function's return value

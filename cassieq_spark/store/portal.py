@@ -66,6 +66,16 @@ class Portal:
         """Whether the present thread is the portal's."""
         return threading.get_ident() == self._thread.ident
 
+    def inbox(self) -> Inbox:
+        """Return a caller that waits in the present thread."""
+        return Inbox()
+
+    def apart(self, work: Callable[[], object]) -> None:
+        """See `apart`."""
+        threading.Thread(
+            target=Context().run, args=(work,), name="cassieq-work", daemon=True
+        ).start()
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         log.deferred.begin()
@@ -120,7 +130,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         UsageError: This is the engine's own thread, which would wait for itself, or it has ended.
         BaseException: What the coroutine raises.
     """
-    caller = Inbox()
+    try:
+        caller = _elsewhere().inbox()
+    except BaseException:
+        work.close()
+        raise
     try:
         _submit(work, caller)
         caller.serve()
@@ -132,7 +146,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def asked(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine of the engine from a task of any other event loop, which goes on.
+    """Await a coroutine of the engine from a task of any event loop, which goes on.
 
     Raises:
         UsageError, BaseException: As `run`.
@@ -161,7 +175,7 @@ _finishing: Final[set[asyncio.Task[Any]]] = set()
 def _submit(work: Coroutine[Any, Any, Any], caller: Caller) -> None:
     """Begin the work in the event loop, in the caller's context."""
     try:
-        here = _elsewhere()
+        here = portal()
     except BaseException:
         work.close()
         caller.has_failed = True
@@ -292,7 +306,7 @@ def apart(work: Callable[[], object]) -> None:
 
     Garbage is collected by any thread, the engine's too.
     """
-    threading.Thread(target=Context().run, args=(work,), name="cassieq-work", daemon=True).start()
+    portal().apart(work)
 
 
 def _forget_after_fork() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from typing import NoReturn, SupportsIndex
 
-from cassieq_spark.clock import Clock
+from cassieq_spark.clock import Clock, Timer
 from cassieq_spark.errors import UsageError
 
 
@@ -55,7 +54,7 @@ class Home:
         """See `Clock`."""
         await self._base.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """See `Clock`."""
         return self._base.call_later(seconds, call)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.clock import Clock, SystemClock, Timer
 from cassieq_spark.embedded import EmbeddedCassandra, Node
 
 __all__ = ["Clock", "ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
@@ -70,7 +69,7 @@ class ManualClock:
         else:
             await self._base.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Call a function after this many seconds of real time, by the event loop."""
         return (self._base or SystemClock()).call_later(seconds, call)
 

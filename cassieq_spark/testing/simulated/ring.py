@@ -425,6 +425,8 @@ class Coordinator:
             answered.add(node)
             if len(answered & counted) >= needed:
                 end()
+            if len(answered) == len(seen):
+                timer.cancel()
 
         def at(node: Node) -> None:
             if work is None:
@@ -446,7 +448,7 @@ class Coordinator:
                 self.ring.carry(self.via, node, lambda node=node: at(node))
             else:
                 self.ring.keep_hint(self.via, node, key, change)
-        loop.call_later(WRITE_S, hint)
+        timer = loop.call_later(WRITE_S, hint)
         await enough
         self.check()
         return len(answered & counted)

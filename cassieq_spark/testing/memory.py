@@ -1,0 +1,176 @@
+"""`memory_client` opens a client on queues in this process's memory, for a program's unit tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final
+from uuid import UUID
+
+from cassieq_spark.aio.client import AsyncClient, for_tasks
+from cassieq_spark.client import Client
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.options import ConnectionOptions, parse_connection
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.testing.simulated.ring import Node, Ring
+from cassieq_spark.testing.simulated.transport import SimulatedTransport
+
+_RUNNERS: Final = ("pytest", "unittest")
+_DATACENTER: Final = "memory"
+
+
+class _Timer:
+    """A call that comes when the clock says so; it may be put forward."""
+
+    def __init__(self, clock: MemoryClock, due_s: float, call: Callable[[], object]) -> None:
+        self._clock = clock
+        self._due_s = due_s
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self.set()
+
+    def set(self) -> None:
+        """Wait for as long as the clock says now; in the event loop."""
+        left_s = max(0.0, self._due_s - self._clock.monotonic())
+        self._handle = self._loop.call_later(left_s, self._end, context=Context())
+
+    def put_forward(self) -> None:
+        """Set it again, from any thread."""
+        self._loop.call_soon_threadsafe(self._again)
+
+    def cancel(self) -> None:
+        """See `cassieq_spark.clock.Timer`."""
+        self._clock.forget(self)
+        self._handle.cancel()
+
+    def _again(self) -> None:
+        if not self._handle.cancelled() and self._clock.has(self):
+            self._handle.cancel()
+            self.set()
+
+    def _end(self) -> None:
+        self._clock.forget(self)
+        self._call()
+
+
+class MemoryClock:
+    """Goes with this machine's clock, and ahead of it by what a test lets pass; a `Clock`."""
+
+    def __init__(self) -> None:
+        self._base = SystemClock()
+        self._lock = threading.Lock()
+        self._ahead_us = 0
+        self._timers: dict[_Timer, None] = {}
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: leases run out, delays end, and what waits for that time goes on.
+
+        Raises:
+            ValueError: Time does not go back.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not go back: advance({seconds})")
+        with self._lock:
+            self._ahead_us += round(seconds * 1e6)
+            timers = list(self._timers)
+        for timer in timers:
+            timer.put_forward()
+
+    def now_us(self) -> int:
+        """See `cassieq_spark.clock.Clock`."""
+        return self._base.now_us() + self._ahead_us
+
+    def monotonic(self) -> float:
+        """See `cassieq_spark.clock.Clock`."""
+        return self._base.monotonic() + self._ahead_us / 1e6
+
+    def wait(self, seconds: float) -> None:
+        """See `cassieq_spark.clock.Clock`."""
+        self._base.wait(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        """See `cassieq_spark.clock.Clock`."""
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if over.done() else over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+        """See `cassieq_spark.clock.Clock`."""
+        timer = _Timer(self, self.monotonic() + seconds, call)
+        with self._lock:
+            self._timers[timer] = None
+        return timer
+
+    def forget(self, timer: _Timer) -> None:
+        """Note that a timer has ended."""
+        with self._lock:
+            self._timers.pop(timer, None)
+
+    def has(self, timer: _Timer) -> bool:
+        """Whether a timer has not ended."""
+        return timer in self._timers
+
+
+class MemoryClient(Client):
+    """A `Client` whose queues are in the memory of this process, and end with it.
+
+    It is the engine that works with Cassandra, on a simulated Cassandra of one node. Everything
+    works as it does there, but for worker processes and Spark, which need a real one.
+
+    Attributes:
+        clock: `MemoryClock.advance` lets time pass.
+    """
+
+    def __init__(self, beside: MemoryClient | None = None) -> None:
+        self.clock = MemoryClock() if beside is None else beside.clock
+        self._ring = _ring(self.clock) if beside is None else beside._ring
+        options = _options()
+        transport = SimulatedTransport(self._ring)
+        super().__init__(
+            options, session=CqlSession(options, transport=transport, clock=self.clock)
+        )
+
+    def for_tasks(self) -> AsyncClient:
+        """Return a client for asyncio on the same queues; it ends with this one."""
+        return for_tasks(self)
+
+
+def memory_client(*, beside: MemoryClient | None = None) -> MemoryClient:
+    """Open a client on queues in memory, for unit tests. Close it, or use it in a ``with`` block.
+
+    Args:
+        beside: Another one, whose queues and clock the new one shares, as a second program does.
+
+    Warns:
+        UserWarning: No test is running: what is put here is lost when the process ends.
+    """
+    if not any(name in sys.modules for name in _RUNNERS):
+        warnings.warn(
+            "memory_client() keeps all messages in the memory of this process, for tests; they "
+            "are lost when it ends. Use cassieq_spark.connect() in a program",
+            stacklevel=2,
+        )
+    client = MemoryClient(beside)
+    if beside is None:
+        client.bootstrap()
+    return client
+
+
+def _ring(clock: MemoryClock) -> Ring:
+    node = Node("127.0.0.1", _DATACENTER, UUID(int=1), 1, clock.now_us)
+    return Ring([node], rng=random.Random(0))  # noqa: S311 - guards no secret
+
+
+def _options() -> ConnectionOptions:
+    return parse_connection({"contactPoints": "127.0.0.1", "keyspace": "cassieq"})
+
+
+__all__: Any = ["MemoryClient", "MemoryClock", "memory_client"]

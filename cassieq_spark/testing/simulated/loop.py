@@ -1,0 +1,154 @@
+"""An event loop in virtual time, and the engine's portal on it.
+
+The loop's clock jumps to the next timer, so hours pass in no time, and nothing depends on how fast
+a machine is. Everything runs in one thread, in the order of virtual time and of what was begun
+first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from cassieq_spark.errors import UsageError
+from cassieq_spark.store import portal
+from cassieq_spark.store.caller import Inbox
+
+
+class Idle(RuntimeError):
+    """Nothing is ready and no timer is set: what the program waits for can never come."""
+
+
+class _Jump:
+    """Stands in the place of the selector: where the loop would wait, time jumps."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Let the time pass that the loop would wait."""
+        if timeout is None:
+            raise Idle("nothing is ready and no timer is set")
+        if timeout > 0:
+            self._loop.jump()
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time is virtual, in seconds from 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._selector = _Jump(self)
+        self._clock_resolution = 1e-9
+        self.outside: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self._now_s
+
+    def jump(self) -> None:
+        """Let time pass until the first timer."""
+        self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no files."""
+
+    def _write_to_self(self) -> None:
+        """Nobody else needs to wake the loop up."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run blocking work outside of the loop, which stands still meanwhile; see `turn`."""
+        del executor
+        done: asyncio.Future[Any] = self.create_future()
+        self.outside.append((lambda: func(*args), done))
+        self.stop()
+        return done
+
+    def turn(self, is_over: Callable[[], bool]) -> None:
+        """Run until this is so; do the blocking work that came up."""
+        while not is_over():
+            if self.outside:
+                work, done = self.outside.popleft()
+                _do(work, done)
+                continue
+            self.run_forever()
+
+
+def _do(work: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - for whoever waits
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)
+
+
+class _Inbox(Inbox):
+    """A caller whose loop stops when there is something for the caller to do."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._work: deque[Callable[[], object] | None] = deque()
+
+    def wake(self) -> None:
+        """See `Inbox`."""
+        self._work.append(None)
+        self._loop.stop()
+
+    def put(self, work: Callable[[], object]) -> bool:
+        """See `Inbox`."""
+        if self.is_open:
+            self._work.append(work)
+            self._loop.stop()
+        return self.is_open
+
+    def serve(self) -> None:
+        """See `Inbox`; the loop runs in this thread."""
+        while True:
+            self._loop.turn(lambda: bool(self._work))
+            work = self._work.popleft()
+            if work is None:
+                return
+            work()
+
+
+class VirtualPortal(portal.Portal):
+    """The engine's portal on a virtual loop: a blocking call runs the loop until it has ended."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+
+    @property
+    def is_alive(self) -> bool:
+        """Always: it has no thread."""
+        return True
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the loop runs, so that nothing may block."""
+        return self.loop.is_running()
+
+    def inbox(self) -> Inbox:
+        """See `Portal`."""
+        return _Inbox(self.loop)
+
+    def apart(self, work: Callable[[], object]) -> None:
+        """See `Portal`."""
+        self.loop.run_in_executor(None, Context().run, work)
+
+
+def check_idle(loop: VirtualLoop) -> None:
+    """Raise an error if something is still under way."""
+    tasks = asyncio.all_tasks(loop)
+    if tasks:
+        raise UsageError(f"{len(tasks)} tasks are still under way: {tasks}")
