@@ -71,8 +71,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.stop()
         return done
 
+    def finish(self, *tasks: asyncio.Future[Any]) -> None:
+        """Run until these have ended."""
+        for task in tasks:
+            task.add_done_callback(lambda _: self.stop())
+        self.turn(lambda: all(task.done() for task in tasks))
+
     def turn(self, is_over: Callable[[], bool]) -> None:
-        """Run until this is so; do the blocking work that came up."""
+        """Run until this is so; do the blocking work that came up.
+
+        Whoever changes what it depends on stops the loop.
+        """
         while not is_over():
             if self.outside:
                 work, done = self.outside.popleft()
