@@ -259,6 +259,8 @@ class SimulatedTransport:
     ) -> Page:
         bound = tuple(map(_plain, request.rows[0])) if request.rows else ()
         relations = [(one, _plain(one.term.of(bound))) for one in command.where]
+        if any(value is None or value is UNSET_VALUE for _, value in relations):
+            raise InvalidRequest("Unsupported null value for a column of a condition")
         equal = {one.column: value for one, value in relations if one.operator == "="}
         level = request.statement.consistency
         size = request.statement.rows_per_page or self.rows_per_page
