@@ -55,6 +55,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Let time pass until the first timer."""
         self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]  # noqa: SLF001
 
+    def drop(self) -> None:
+        """Forget all that is left, and close."""
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.outside.clear()
+        self.close()
+
     def _process_events(self, event_list: list[Any]) -> None:
         """There are no files."""
 

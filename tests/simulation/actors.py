@@ -1,0 +1,267 @@
+"""The programs of a simulated world: they put, get and repair, and say what they did.
+
+Their entries are those of `tests.storm.history`, in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
+from tests.simulation.draws import Draws
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cassieq_spark.aio.queue import AsyncQueue
+    from cassieq_spark.queue.message import Message
+    from tests.simulation.world import World, WorldTransport
+    from tests.storm.history import Entry
+
+FATES = {
+    "ack": 70,
+    "extend": 6,
+    "update": 4,
+    "release": 6,
+    "delay": 4,
+    "reject": 2,
+    "forget": 8,
+}
+
+
+class Log:
+    """The history of a world, and one actor's way to write it.
+
+    Attributes:
+        is_silent: Whether the actor was killed.
+    """
+
+    def __init__(self, world: World, history: list[Entry], who: str) -> None:
+        self._world = world
+        self._history = history
+        self.who = who
+        self._ops = itertools.count()
+        self.is_silent = False
+
+    def now(self) -> float:
+        return self._world.loop.time()
+
+    def say(self, what: str, **fields: Any) -> None:
+        if not self.is_silent:
+            self._history.append({"at": self.now(), "who": self.who, "what": what, **fields})
+
+    def begin(self, what: str, **fields: Any) -> str:
+        op = f"{self.who}.{next(self._ops)}"
+        self.say(what, op=op, **fields)
+        return op
+
+
+def named(messages: list[Message]) -> list[tuple[str, str, int]]:
+    return [
+        (one.body.decode().partition("|")[0], f"{one.lane}:{one.id}", one.delivery_count)
+        for one in messages
+    ]
+
+
+class Producer:
+    """Puts so many messages, one and many, at once and delayed."""
+
+    def __init__(self, world: World, queues: list[AsyncQueue], log: Log, count: int) -> None:
+        self._queues = queues
+        self._log = log
+        self._count = count
+        self._draws = Draws(world.seed, log.who)
+
+    async def work(self) -> None:
+        draws, done = self._draws, 0
+        while done < self._count:
+            queue = draws.choice(self._queues)
+            many = draws.randint(1, 8) if draws.random() < 0.5 else 1
+            keys = [f"{self._log.who}.{done + at}" for at in range(many)]
+            done += many
+            await self._put(queue, keys)
+            await asyncio.sleep(draws.choice([0.0, 0.01, 0.1, 0.5]))
+
+    async def _put(self, queue: AsyncQueue, keys: list[str]) -> None:
+        draws, log = self._draws, self._log
+        delay = draws.choice((1, 2, 30)) if draws.random() < 0.1 else 0
+        ttl = draws.choice((1, 5, 20)) if draws.random() < 0.1 else None
+        ids = [str(self._id()) for _ in keys]
+        where: dict[str, Any] = {
+            "priority": draws.randrange(queue.settings.priorities),
+            "key": draws.choice((None, "a", "b", "c")),
+        }
+        op = log.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=False, far=False)
+        try:
+            if len(keys) == 1:
+                await queue.put(
+                    keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where
+                )
+            else:
+                bodies = [key.encode() for key in keys]
+                await queue.put_many(bodies, delay=delay, ttl=ttl, message_ids=ids, **where)
+        except PutAmbiguous as error:
+            known = dict(zip(ids, keys, strict=True))
+            log.say(
+                "put",
+                op=op,
+                stored=[known[one] for one in error.stored if one in known],
+                unknown=[known[one] for one in error.message_ids if one in known],
+            )
+            log.say("failed", error=str(error))
+        except CassieqError as error:
+            log.say("put", op=op, stored=[], unknown=[])
+            log.say("failed", error=str(error))
+        else:
+            log.say("put", op=op, stored=keys, unknown=[])
+
+    def _id(self) -> Any:
+        from uuid import UUID  # noqa: PLC0415
+
+        return UUID(int=self._draws.getrandbits(128), version=4)
+
+
+class Consumer:
+    """Gets until it is told to end; acks, extends, updates, gives back, rejects and forgets."""
+
+    def __init__(
+        self, world: World, queue: AsyncQueue, log: Log, holds_s: tuple[float, ...] = (2.0, 5.0, 15.0)
+    ) -> None:
+        self._queue = queue
+        self._log = log
+        self._draws = Draws(world.seed, log.who)
+        self._holds_s = holds_s
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            try:
+                await self.round()
+            except CassieqError as error:
+                self._log.say("failed", error=str(error))
+            await asyncio.sleep(self._draws.choice([0.0, 0.05, 0.3]))
+
+    async def round(self) -> None:
+        draws = self._draws
+        hold_s = draws.choice(self._holds_s)
+        messages = await self.get(draws.choice([1, 5, 20, 60]), hold_s, draws.choice([0, 0.2, 3]))
+        if draws.random() < 0.3:
+            await asyncio.sleep(draws.random() * hold_s * 1.2)
+        weights = dict(FATES)
+        if self._queue.settings.dead_letter_queue is None:
+            weights.pop("reject")
+        fates: dict[str, list[Message]] = {}
+        for one in messages:
+            fate = draws.choices(list(weights), list(weights.values()))[0]
+            fates.setdefault(fate, []).append(one)
+        for one in fates.get("extend", []):
+            await self._extend(one, draws.choice(self._holds_s))
+        updated = []
+        for one in fates.get("update", []):
+            try:
+                updated.append(await self._queue.update(one, body=one.body + b"|again"))
+            except ReceiptExpired:
+                continue
+        await self.ack([*fates.get("ack", []), *fates.get("extend", []), *updated])
+        await self._give(self._queue.release, fates.get("release", []))
+        await self._give(
+            lambda some: self._queue.release(some, delay=1), fates.get("delay", [])
+        )
+        await self._give(self._queue.reject, fates.get("reject", []))
+
+    async def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Message]:
+        begun = self._log.now()
+        messages = await self._queue.get(at_most, visibility_timeout=hold_s, wait=wait_s)
+        name = self._queue.name
+        if messages:
+            self._log.say("got", begun=begun, queue=name, hold=hold_s, named=named(messages))
+        else:
+            self._log.say("nothing", begun=begun, queue=name)
+        return messages
+
+    async def ack(self, messages: list[Message]) -> None:
+        if messages:
+            op = self._begin("acks", messages)
+            verdicts = await self._queue.ack_each(messages)
+            self._log.say("acked", op=op, verdicts=[verdict.value for verdict in verdicts])
+
+    async def _extend(self, one: Message, hold_s: float) -> None:
+        op = self._begin("extends", [one], hold=hold_s)
+        try:
+            await self._queue.extend(one, hold_s)
+        except ReceiptExpired:
+            return
+        self._log.say("extended", op=op)
+
+    async def _give(
+        self, act: Callable[[list[Message]], Awaitable[object]], messages: list[Message]
+    ) -> None:
+        if messages:
+            self._log.say("gives", queue=self._queue.name, named=named(messages))
+            try:
+                await act(messages)
+            except ReceiptExpired:
+                return
+
+    def _begin(self, what: str, messages: list[Message], **fields: float) -> str:
+        return self._log.begin(what, queue=self._queue.name, named=named(messages), **fields)
+
+
+class Repairer:
+    """Runs repair passes until it is told to end."""
+
+    def __init__(self, world: World, client: Any, log: Log) -> None:
+        self._client = client
+        self._log = log
+        self._draws = Draws(world.seed, log.who)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            await asyncio.sleep(self._draws.choice([1, 5, 20]))
+            try:
+                await self._client.repair(full=self._draws.random() < 0.2)
+            except CassieqError as error:
+                self._log.say("failed", error=str(error))
+
+
+async def mischief(world: World, transports: list[WorldTransport], over_s: float) -> None:
+    """Let faults come and go until a time, and end all of them then."""
+    draws, ring, weather = Draws(world.seed, "faults"), world.ring, world.network.weather
+    kinds = draws.sample(
+        ["stop", "cut", "slow", "loss", "doubled", "answers", "purge", "kill"], k=draws.randint(1, 5)
+    )
+    loop = world.loop
+    while loop.time() < over_s:
+        await asyncio.sleep(draws.choice([0.5, 2.0, 8.0]))
+        kind, lasts_s = draws.choice(kinds), draws.choice([0.3, 3.0, 12.0])
+        world.seen[kind] += 1
+        node = draws.choice(ring.nodes)
+        if kind == "stop" and node.is_up:
+            ring.stop(node)
+            loop.call_later(draws.choice([0.2, 5.0]), ring.convict, node)
+            loop.call_later(lasts_s + 5, ring.start, node)
+        elif kind == "cut":
+            other = draws.choice([*ring.nodes, *transports])
+            name = other.address if hasattr(other, "address") else other.name
+            for way in draws.sample([(node.address, name), (name, node.address)], k=draws.randint(1, 2)):
+                weather.cut.add(way)
+                loop.call_later(lasts_s, weather.cut.discard, way)
+        elif kind == "slow":
+            weather.slow[node.address] = draws.choice([0.02, 0.3, 2.0])
+            loop.call_later(lasts_s, lambda at=node.address: weather.slow.pop(at, None))
+        elif kind == "loss":
+            weather.loss = draws.choice([0.01, 0.1])
+            loop.call_later(lasts_s, setattr, weather, "loss", 0.0)
+        elif kind == "doubled":
+            weather.doubled = 0.2
+            loop.call_later(lasts_s, setattr, weather, "doubled", 0.0)
+        elif kind == "answers":
+            one = draws.choice(transports)
+            one.unanswered = draws.choice([0.05, 0.3])
+            loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
+        elif kind == "purge":
+            node.purge(86_400)
+        elif kind == "kill" and len([one for one in transports if not one.is_dead]) > 2:
+            one = draws.choice(transports[1:])
+            one.is_dead = True

@@ -1,0 +1,231 @@
+"""One simulated world: a ring of three, its network and clocks, and clients in virtual time.
+
+Faults stay within what the documentation permits (docs/operations/cluster.md): nodes stop and come
+back with all that they have written, messages between nodes are lost or come twice, clocks are
+apart by fractions of a second, clients die and answers are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from cassandra import OperationTimedOut
+
+from cassieq_spark.aio.client import AsyncClient, for_tasks
+from cassieq_spark.client import Client
+from cassieq_spark.entropy import Entropy
+from cassieq_spark.options import parse_connection
+from cassieq_spark.store import portal
+from cassieq_spark.store.session import CqlSession
+from cassieq_spark.testing.simulated.ring import Node, Ring
+from cassieq_spark.testing.simulated.transport import SimulatedTransport
+from tests.simulation.draws import Draws
+from tests.simulation.loop import VirtualPortal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cassieq_spark.store.transport import Page, Request, Told
+
+START_US = 1_700_000_000_000_000
+DATACENTER = "datacenter1"
+COPIES = 3
+
+
+class WorldClock:
+    """A clock in the world, that many µs ahead of true time; a `Clock`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ahead_us: int = 0) -> None:
+        self._loop = loop
+        self.ahead_us = ahead_us
+
+    def now_us(self) -> int:
+        return START_US + self.ahead_us + round(self._loop.time() * 1e6)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def wait(self, seconds: float) -> None:
+        raise AssertionError(f"nothing may block the world for {seconds} s")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._loop.call_later(max(0.0, seconds), call, context=Context())
+
+
+@dataclass
+class Weather:
+    """How the network is, now.
+
+    Attributes:
+        loss: The share of messages that are lost.
+        doubled: The share of messages between nodes that come twice.
+        cut: The ways on which nothing passes.
+        slow: The seconds that a place takes longer.
+    """
+
+    loss: float = 0.0
+    doubled: float = 0.0
+    cut: set[tuple[str, str]] = field(default_factory=set)
+    slow: dict[str, float] = field(default_factory=dict)
+
+
+class WorldNetwork:
+    """The network of the world; a `Network`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._draws = Draws(world.seed, "network")
+        self.weather = Weather()
+        self._last: dict[tuple[str, str], float] = {}
+
+    def carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
+        draws, weather, loop = self._draws, self.weather, self._world.loop
+        delay = 0.0002 + 0.003 * draws.random() ** 3
+        if source == target:
+            delay = 0.00001
+        elif (source, target) in weather.cut or draws.random() < weather.loss:
+            self._world.seen["lost message"] += 1
+            return
+        delay += weather.slow.get(source, 0.0) + weather.slow.get(target, 0.0)
+        loop.call_later(delay, deliver)
+        is_between_nodes = source[0] == target[0] == "1"
+        if is_between_nodes and weather.doubled and draws.random() < weather.doubled:
+            self._world.seen["doubled message"] += 1
+            loop.call_later(delay * (1 + 10 * draws.random()), deliver)
+
+
+class WorldTransport(SimulatedTransport):
+    """A client's connections, which note what is sent, and may lose an answer.
+
+    Attributes:
+        is_dead: Whether its client was killed: nothing is sent, and no answer comes.
+        unanswered: The share of answers that get lost.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.ring, name=name, rows_per_page=world.knobs["rows_per_page"])
+        self._world = world
+        self._draws = Draws(world.seed, f"transport of {name}")
+        self.is_dead = False
+        self.unanswered = 0.0
+
+    def send(self, request: Request, told: Told) -> None:
+        world = self._world
+        if self.is_dead:
+            return
+        world.note(self.name, request)
+        is_lost = self.unanswered > 0 and self._draws.random() < self.unanswered
+
+        def tell(answer: Page | BaseException) -> None:
+            if self.is_dead:
+                return
+            if is_lost:
+                world.seen["lost answer"] += 1
+                told(OperationTimedOut("the answer was lost"))
+            else:
+                told(answer)
+
+        super().send(request, tell)
+
+
+class World:
+    """All of it.
+
+    Attributes:
+        seen: What has happened, by name.
+        statements: How many were sent.
+    """
+
+    def __init__(self, seed: int, *, trace: list[tuple[Any, ...]] | None = None) -> None:
+        self.seed = seed
+        self.draws = Draws(seed, "world")
+        self.portal = VirtualPortal()
+        self.loop = self.portal.loop
+        self.seen: Counter[str] = Counter()
+        self.statements = 0
+        self.trace = trace
+        self._hash = blake2b(digest_size=16)
+        self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
+        self.network = WorldNetwork(self)
+        self.clocks = [
+            WorldClock(self.loop, self.draws.randrange(-200_000, 200_000)) for _ in range(COPIES)
+        ]
+        self.ring = Ring(
+            [
+                Node(f"10.0.0.{n}", DATACENTER, UUID(int=n), n, clock.now_us)
+                for n, clock in enumerate(self.clocks, 1)
+            ],
+            network=self.network,
+            rng=Draws(seed, "ring"),
+        )
+        self.transports: list[WorldTransport] = []
+        self._clients: list[Client] = []
+
+    def note(self, who: str, request: Request) -> None:
+        """Note a statement that is sent."""
+        self.statements += 1
+        line = (round(self.loop.time(), 9), who, request.statement.name, repr(request.rows))
+        self._hash.update(repr(line).encode())
+        if self.trace is not None:
+            self.trace.append(line)
+
+    @property
+    def digest(self) -> str:
+        """The hash of all statements: the same for the same seed."""
+        return self._hash.hexdigest()
+
+    def connect(self) -> Client:
+        """Open a client; outside of the loop."""
+        name = f"client {len(self.transports)}"
+        transport = WorldTransport(self, name)
+        self.transports.append(transport)
+        options = parse_connection({"contactPoints": "10.0.0.1", "keyspace": "cassieq"})
+        clock = WorldClock(self.loop, self.draws.randrange(-3_600_000_000, 3_600_000_000))
+        entropy = Entropy(Draws(self.seed, name))
+        session = CqlSession(options, transport=transport, clock=clock, entropy=entropy)
+        client = Client(options, session=session)
+        self._clients.append(client)
+        return client
+
+    async def connected(self) -> tuple[AsyncClient, WorldTransport]:
+        """Open a client from within the world."""
+        client = await self.loop.run_in_executor(None, self.connect)
+        transport = client._session.transport
+        assert isinstance(transport, WorldTransport)
+        return for_tasks(client), transport
+
+    def close(self) -> None:
+        """End all clients."""
+        for client in self._clients:
+            transport = client._session.transport
+            if isinstance(transport, WorldTransport) and not transport.is_dead:
+                client.close()
+
+    @contextmanager
+    def running(self) -> Iterator[World]:
+        """Be the engine's place in this process."""
+        before = portal._portal
+        portal._portal = self.portal
+        was_on = gc.isenabled()
+        gc.disable()  # it runs finalizers at any time
+        try:
+            yield self
+        finally:
+            portal._portal = before
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.loop.drop()
+            if was_on:
+                gc.enable()
+            gc.collect()
