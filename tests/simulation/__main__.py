@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
     if asked.seed is not None:
         trace: list[tuple[object, ...]] = []
         result = run(asked.seed, trace)
@@ -37,9 +39,23 @@ def main() -> int:
         statements += result.statements
         if result.anomalies:
             wrong += 1
-            print("seed", seed, [f"{one.kind}: {one.what}"[:300] for one in result.anomalies[:3]], flush=True)
+            print(
+                "seed",
+                seed,
+                [f"{one.kind}: {one.what}"[:300] for one in result.anomalies[:3]],
+                flush=True,
+            )
     took = time.perf_counter() - began
-    print(asked.seeds, "seeds", wrong, "wrong", statements, "statements", f"{statements / took:.0f}/s", dict(seen))
+    print(
+        asked.seeds,
+        "seeds",
+        wrong,
+        "wrong",
+        statements,
+        "statements",
+        f"{statements / took:.0f}/s",
+        dict(seen),
+    )
     return wrong > 0
 
 

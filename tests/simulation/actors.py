@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
 from tests.simulation.draws import Draws
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Message
-    from tests.simulation.world import World, WorldTransport
+    from tests.simulation.world import World
     from tests.storm.history import Entry
 
 FATES = {
@@ -32,25 +33,19 @@ FATES = {
 
 
 class Log:
-    """The history of a world, and one actor's way to write it.
-
-    Attributes:
-        is_silent: Whether the actor was killed.
-    """
+    """One actor's way to write the history of a world."""
 
     def __init__(self, world: World, history: list[Entry], who: str) -> None:
         self._world = world
         self._history = history
         self.who = who
         self._ops = itertools.count()
-        self.is_silent = False
 
     def now(self) -> float:
         return self._world.loop.time()
 
     def say(self, what: str, **fields: Any) -> None:
-        if not self.is_silent:
-            self._history.append({"at": self.now(), "who": self.who, "what": what, **fields})
+        self._history.append({"at": self.now(), "who": self.who, "what": what, **fields})
 
     def begin(self, what: str, **fields: Any) -> str:
         op = f"{self.who}.{next(self._ops)}"
@@ -96,9 +91,7 @@ class Producer:
         op = log.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=False, far=False)
         try:
             if len(keys) == 1:
-                await queue.put(
-                    keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where
-                )
+                await queue.put(keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where)
             else:
                 bodies = [key.encode() for key in keys]
                 await queue.put_many(bodies, delay=delay, ttl=ttl, message_ids=ids, **where)
@@ -117,9 +110,7 @@ class Producer:
         else:
             log.say("put", op=op, stored=keys, unknown=[])
 
-    def _id(self) -> Any:
-        from uuid import UUID  # noqa: PLC0415
-
+    def _id(self) -> UUID:
         return UUID(int=self._draws.getrandbits(128), version=4)
 
 
@@ -127,7 +118,11 @@ class Consumer:
     """Gets until it is told to end; acks, extends, updates, gives back, rejects and forgets."""
 
     def __init__(
-        self, world: World, queue: AsyncQueue, log: Log, holds_s: tuple[float, ...] = (2.0, 5.0, 15.0)
+        self,
+        world: World,
+        queue: AsyncQueue,
+        log: Log,
+        holds_s: tuple[float, ...] = (2.0, 5.0, 15.0),
     ) -> None:
         self._queue = queue
         self._log = log
@@ -165,9 +160,7 @@ class Consumer:
                 continue
         await self.ack([*fates.get("ack", []), *fates.get("extend", []), *updated])
         await self._give(self._queue.release, fates.get("release", []))
-        await self._give(
-            lambda some: self._queue.release(some, delay=1), fates.get("delay", [])
-        )
+        await self._give(lambda some: self._queue.release(some, delay=1), fates.get("delay", []))
         await self._give(self._queue.reject, fates.get("reject", []))
 
     async def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Message]:
@@ -223,45 +216,3 @@ class Repairer:
                 await self._client.repair(full=self._draws.random() < 0.2)
             except CassieqError as error:
                 self._log.say("failed", error=str(error))
-
-
-async def mischief(world: World, transports: list[WorldTransport], over_s: float) -> None:
-    """Let faults come and go until a time, and end all of them then."""
-    draws, ring, weather = Draws(world.seed, "faults"), world.ring, world.network.weather
-    kinds = draws.sample(
-        ["stop", "cut", "slow", "loss", "doubled", "answers", "purge", "kill"], k=draws.randint(1, 5)
-    )
-    loop = world.loop
-    while loop.time() < over_s:
-        await asyncio.sleep(draws.choice([0.5, 2.0, 8.0]))
-        kind, lasts_s = draws.choice(kinds), draws.choice([0.3, 3.0, 12.0])
-        world.seen[kind] += 1
-        node = draws.choice(ring.nodes)
-        if kind == "stop" and node.is_up:
-            ring.stop(node)
-            loop.call_later(draws.choice([0.2, 5.0]), ring.convict, node)
-            loop.call_later(lasts_s + 5, ring.start, node)
-        elif kind == "cut":
-            other = draws.choice([*ring.nodes, *transports])
-            name = other.address if hasattr(other, "address") else other.name
-            for way in draws.sample([(node.address, name), (name, node.address)], k=draws.randint(1, 2)):
-                weather.cut.add(way)
-                loop.call_later(lasts_s, weather.cut.discard, way)
-        elif kind == "slow":
-            weather.slow[node.address] = draws.choice([0.02, 0.3, 2.0])
-            loop.call_later(lasts_s, lambda at=node.address: weather.slow.pop(at, None))
-        elif kind == "loss":
-            weather.loss = draws.choice([0.01, 0.1])
-            loop.call_later(lasts_s, setattr, weather, "loss", 0.0)
-        elif kind == "doubled":
-            weather.doubled = 0.2
-            loop.call_later(lasts_s, setattr, weather, "doubled", 0.0)
-        elif kind == "answers":
-            one = draws.choice(transports)
-            one.unanswered = draws.choice([0.05, 0.3])
-            loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
-        elif kind == "purge":
-            node.purge(86_400)
-        elif kind == "kill" and len([one for one in transports if not one.is_dead]) > 2:
-            one = draws.choice(transports[1:])
-            one.is_dead = True

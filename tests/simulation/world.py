@@ -111,6 +111,7 @@ class WorldTransport(SimulatedTransport):
     Attributes:
         is_dead: Whether its client was killed: nothing is sent, and no answer comes.
         unanswered: The share of answers that get lost.
+        actors: What the client's program does.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -119,6 +120,13 @@ class WorldTransport(SimulatedTransport):
         self._draws = Draws(world.seed, f"transport of {name}")
         self.is_dead = False
         self.unanswered = 0.0
+        self.actors: list[asyncio.Task[None]] = []
+
+    def kill(self) -> None:
+        """Let the client die: its program says nothing any more."""
+        self.is_dead = True
+        for actor in self.actors:
+            actor.cancel()
 
     def send(self, request: Request, told: Told) -> None:
         world = self._world

@@ -174,9 +174,7 @@ class Paxos:
             ]
             if lacking and latest.ballot != NO_BALLOT:
                 for node in lacking:
-                    coordinator.ring.carry(
-                        via, node, lambda node=node: commit(node, key, latest)
-                    )
+                    coordinator.ring.carry(via, node, lambda node=node: commit(node, key, latest))
                 continue
             return ballot
 

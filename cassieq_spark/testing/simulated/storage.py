@@ -169,9 +169,7 @@ class Row:
 
     def live(self, now_s: int) -> dict[str, Any]:
         """Return the values that a read sees, by column."""
-        return {
-            column: cell.value for column, cell in self.cells.items() if cell.is_live(now_s)
-        }
+        return {column: cell.value for column, cell in self.cells.items() if cell.is_live(now_s)}
 
     def purge(self, before_s: int, now_s: int) -> None:
         """Drop tombstones that were made before a second."""

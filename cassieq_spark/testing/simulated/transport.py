@@ -285,7 +285,9 @@ class SimulatedTransport:
             is_last = True
         else:
             start = None if command.from_token is None else int(command.from_token.of(bound))
-            of_keys, is_last = await self._scan(coordinator, table, command, level, place, start, most)
+            of_keys, is_last = await self._scan(
+                coordinator, table, command, level, place, start, most
+            )
         rows: list[tuple[Any, ...]] = []
         ends = None
         now_s = coordinator.via.now_s
@@ -333,8 +335,7 @@ class SimulatedTransport:
 
         def next_of(node: Node) -> tuple[dict[tuple[int, tuple[Any, ...]], Partition], bool]:
             ordered = sorted(
-                (self.ring.token((table.name, key)), key)
-                for key in node.data.get(table.name, {})
+                (self.ring.token((table.name, key)), key) for key in node.data.get(table.name, {})
             )
             taken: dict[tuple[int, tuple[Any, ...]], Partition] = {}
             live = 0
@@ -407,9 +408,7 @@ def _given(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _key_of(
-    table: cql.Table, command: cql.Change, bound: Sequence[Any]
-) -> tuple[Key, Clustering]:
+def _key_of(table: cql.Table, command: cql.Change, bound: Sequence[Any]) -> tuple[Key, Clustering]:
     """Return the key that a change names, with as much of the clustering as it names."""
     terms = command.values if command.verb == "INSERT" else command.key
     partition = tuple(terms[name].of(bound) for name in table.partition)

@@ -1,0 +1,89 @@
+"""What befalls a simulated world: nodes, network, clocks and clients, until a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.simulation.draws import Draws
+
+if TYPE_CHECKING:
+    from cassieq_spark.testing.simulated.ring import Node
+    from tests.simulation.world import World, WorldTransport
+
+GRACE_S = 86_400
+"""The tables' ``gc_grace_seconds``."""
+
+RESTART_S = 5.0
+
+
+class Mischief:
+    """Lets faults come and go.
+
+    Each world has some kinds of them, drawn by its seed (swarm testing): with all kinds at once,
+    rare states that need quiet would not come about.
+    """
+
+    def __init__(self, world: World, transports: list[WorldTransport]) -> None:
+        self._world = world
+        self._transports = transports
+        self._weather = world.network.weather
+        self._draws = Draws(world.seed, "faults")
+        kinds = [self.stop, self.cut, self.slow, self.lose, self.double, self.unanswer, self.purge]
+        self._kinds = self._draws.sample([*kinds, self.kill], k=self._draws.randint(1, 5))
+
+    async def work(self, over_s: float) -> None:
+        """Go on until a time. What has begun by then ends soon after."""
+        while self._world.loop.time() < over_s:
+            await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]))
+            fault = self._draws.choice(self._kinds)
+            self._world.seen[fault.__name__] += 1
+            fault(self._draws.choice(self._world.ring.nodes), self._draws.choice([0.3, 2.0, 8.0]))
+
+    def stop(self, node: Node, lasts_s: float) -> None:
+        """A node stops as by a kill, and starts again; the others learn of it late or never."""
+        if node.is_up:
+            ring, loop = self._world.ring, self._world.loop
+            ring.stop(node)
+            loop.call_later(self._draws.choice([0.2, 5.0]), ring.convict, node)
+            loop.call_later(lasts_s + RESTART_S, ring.start, node)
+
+    def cut(self, node: Node, lasts_s: float) -> None:
+        """Nothing passes between a node and another place, in one direction or both."""
+        other = self._draws.choice([*self._world.ring.nodes, *self._transports])
+        place = getattr(other, "address", None) or getattr(other, "name", "")
+        ways = [(node.address, place), (place, node.address)]
+        for way in self._draws.sample(ways, k=self._draws.randint(1, 2)):
+            self._weather.cut.add(way)
+            self._world.loop.call_later(lasts_s, self._weather.cut.discard, way)
+
+    def slow(self, node: Node, lasts_s: float) -> None:
+        """All that a node sends and gets takes longer."""
+        self._weather.slow[node.address] = self._draws.choice([0.02, 0.3, 2.0])
+        self._world.loop.call_later(lasts_s, self._weather.slow.pop, node.address, None)
+
+    def lose(self, _: Node, lasts_s: float) -> None:
+        """Some messages are lost, everywhere."""
+        self._weather.loss = self._draws.choice([0.01, 0.1])
+        self._world.loop.call_later(lasts_s, setattr, self._weather, "loss", 0.0)
+
+    def double(self, _: Node, lasts_s: float) -> None:
+        """Some messages between nodes come twice, the second time late."""
+        self._weather.doubled = 0.2
+        self._world.loop.call_later(lasts_s, setattr, self._weather, "doubled", 0.0)
+
+    def unanswer(self, _: Node, lasts_s: float) -> None:
+        """A client loses some answers."""
+        one = self._draws.choice(self._transports)
+        one.unanswered = self._draws.choice([0.05, 0.3])
+        self._world.loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
+
+    def purge(self, node: Node, _: float) -> None:
+        """A node drops its old tombstones."""
+        node.purge(GRACE_S)
+
+    def kill(self, _: Node, __: float) -> None:
+        """A client dies; two live on."""
+        alive = [one for one in self._transports if not one.is_dead]
+        if len(alive) > 2:  # noqa: PLR2004
+            self._draws.choice(alive).kill()
