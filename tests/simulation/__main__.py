@@ -1,62 +1,139 @@
-"""``python -m tests.simulation --seeds 100``: run seeds, and say which went wrong."""
+"""``python -m tests.simulation --seeds 100``: run seeds, and say which went wrong.
+
+What was run is kept by the hash of the package and of the simulation, so that a run goes on where
+it stopped.
+"""
+
+# ruff: noqa: T201 - a program that prints what it does
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import multiprocessing
 import sys
-import time
 from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from cassieq_spark.clock import SystemClock
 from tests.simulation.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+KEPT: Final = ROOT / ".simulation"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.simulation")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int)
-    asked = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    if asked.seed is not None:
-        trace: list[tuple[object, ...]] = []
-        result = run(asked.seed, trace)
-        for one in result.anomalies:
-            print(one)
-        print(result.digest, result.statements, result.virtual_s, dict(result.seen))
-        return bool(result.anomalies)
-    wrong = 0
+    """Run it; exit code 1 if a seed went wrong."""
+    given = _parser().parse_args()
+    logging.disable(logging.CRITICAL)  # a world's faults are logged as a program's would be
+    if given.seed is not None:
+        return _show(given.seed)
+    file = KEPT / f"{code_hash()}.jsonl"
+    KEPT.mkdir(exist_ok=True)
+    wanted = range(given.first, given.first + given.seeds)
+    done = {one["seed"]: one for one in _read(file)}
+    left = [seed for seed in wanted if seed not in done]
+    began = SystemClock().monotonic()
+    with file.open("a") as out:
+        for one in _run_all(left, given.processes):
+            out.write(f"{json.dumps(one)}\n")
+            out.flush()
+            done[one["seed"]] = one
+            if one["wrong"]:
+                print(f"seed {one['seed']}: {one['wrong'][0]}", flush=True)
+    took_s = SystemClock().monotonic() - began
+    return _summary([done[seed] for seed in wanted], len(left), took_s)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one")
+    parser.add_argument("--seed", type=int, help="run this one alone, and show what it sent")
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    return parser
+
+
+def code_hash() -> str:
+    """The hash of all that a result depends on."""
+    found = blake2b(digest_size=8)
+    for folder in ("cassieq_spark", "tests/simulation", "tests/storm"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def result_of(seed: int) -> dict[str, Any]:
+    """Run a seed; what is kept of it."""
+    try:
+        found = run(seed)
+    except Exception as error:  # noqa: BLE001 - the simulation's own, or what a client raised
+        return {"seed": seed, "wrong": [f"error: {error!r}"[:1000]], "statements": 0}
+    return {
+        "seed": seed,
+        "wrong": [f"{one.kind}: {one.what}"[:1000] for one in found.anomalies],
+        "digest": found.digest,
+        "statements": found.statements,
+        "virtual_s": round(found.virtual_s, 3),
+        "seen": dict(found.seen),
+    }
+
+
+def _run_all(seeds: list[int], processes: int) -> Iterator[dict[str, Any]]:
+    """Run seeds side by side, each in a process of its own, which has seen no other."""
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    fork = multiprocessing.get_context("fork")
+    with Progress(*columns, disable=not sys.stderr.isatty()) as progress:
+        with fork.Pool(processes, maxtasksperchild=1) as pool:
+            task = progress.add_task("seeds", total=len(seeds))
+            for one in pool.imap_unordered(result_of, seeds):
+                progress.advance(task)
+                yield one
+
+
+def _summary(done: list[dict[str, Any]], ran: int, took_s: float) -> int:
+    wrong = [one["seed"] for one in done if one["wrong"]]
     seen: Counter[str] = Counter()
-    statements, began = 0, time.perf_counter()
-    for seed in range(asked.first, asked.first + asked.seeds):
-        try:
-            result = run(seed)
-        except Exception as error:
-            print("seed", seed, "failed", repr(error)[:500], flush=True)
-            wrong += 1
-            continue
-        seen += result.seen
-        statements += result.statements
-        if result.anomalies:
-            wrong += 1
-            print(
-                "seed",
-                seed,
-                [f"{one.kind}: {one.what}"[:300] for one in result.anomalies[:3]],
-                flush=True,
-            )
-    took = time.perf_counter() - began
+    for one in done:
+        seen.update(one.get("seen", {}))
+    statements = sum(one["statements"] for one in done)
+    hours = sum(one.get("virtual_s", 0.0) for one in done) / 3600
     print(
-        asked.seeds,
-        "seeds",
-        wrong,
-        "wrong",
-        statements,
-        "statements",
-        f"{statements / took:.0f}/s",
-        dict(seen),
+        f"{len(done)} seeds, {ran} of them now in {took_s:.0f} s: {len(wrong)} wrong {wrong[:20]}\n"
+        f"{statements:,} statements in {hours:.1f} virtual hours\n"
+        + ", ".join(f"{name} {count:,}" for name, count in sorted(seen.items()))
     )
-    return wrong > 0
+    return bool(wrong)
+
+
+def _show(seed: int) -> int:
+    trace: list[tuple[Any, ...]] = []
+    found = run(seed, trace=trace)
+    lines = [(at, f"{who:<10} {name:<22} {rows[:120]}") for at, who, name, rows in trace]
+    for entry in found.history:
+        rest = {name: one for name, one in entry.items() if name not in {"at", "who", "what"}}
+        lines.append((entry["at"], f"{entry['who']}: {entry['what'].upper()} {rest}"[:200]))
+    for at, line in sorted(lines, key=lambda one: one[0]):
+        print(f"{at:12.6f} {line}")
+    for anomaly in found.anomalies:
+        print(f"WRONG {anomaly.kind}: {anomaly.what}")
+    print(f"{found.statements} statements, hash {found.digest}, {dict(found.seen)}")
+    return bool(found.anomalies)
 
 
 if __name__ == "__main__":
