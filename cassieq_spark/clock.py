@@ -56,7 +56,7 @@ COUNTS_SLEEP: Final = _STEADY is not None
 """Whether `SystemClock.monotonic` goes on while this machine is suspended."""
 
 
-class Timer(Protocol):
+class Cancellable(Protocol):
     """A call that will come."""
 
     def cancel(self) -> None:
@@ -78,7 +78,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Suspend the task for this many seconds; the event loop goes on."""
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """Call a function in the present event loop after this many seconds.
 
         The call has a context of its own: it belongs to no client's call.
@@ -104,7 +104,7 @@ class SystemClock:
         """See `Clock`."""
         await asyncio.sleep(max(0.0, seconds))
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """See `Clock`."""
         return asyncio.get_running_loop().call_later(max(0.0, seconds), call, context=Context())
 
@@ -275,7 +275,7 @@ class ClusterClock:
         """See `Clock`."""
         await self._base.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """See `Clock`."""
         return self._base.call_later(seconds, call)
 

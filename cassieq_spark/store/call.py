@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
-from cassieq_spark.clock import Clock, within
+from cassieq_spark.clock import Cancellable, Clock, within
 from cassieq_spark.errors import StoreTimeout
 from cassieq_spark.store.statements import Statement
 
@@ -260,7 +260,7 @@ class Timer:
     def __init__(self, clock: Clock, call: Callable[[], object]) -> None:
         self._clock = clock
         self._call = call
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: Cancellable | None = None
         self._until = inf  # the time of the handle
         self.at = inf
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import NoReturn, SupportsIndex
 
-from cassieq_spark.clock import Clock, Timer
+from cassieq_spark.clock import Cancellable, Clock
 from cassieq_spark.errors import UsageError
 
 
@@ -54,7 +54,7 @@ class Home:
         """See `Clock`."""
         await self._base.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """See `Clock`."""
         return self._base.call_later(seconds, call)
 

@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cassieq_spark.clock import Clock
+from cassieq_spark.clock import Cancellable, Clock
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.shares import Lines
 from cassieq_spark.store.call import acting, present
@@ -38,7 +38,7 @@ class Places:
         self._clock = clock
         self._lines: Lines[asyncio.Future[_Place]] = Lines()
         self._taken: deque[_Place] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Cancellable | None = None
 
     async def take(self, account: str | None) -> _Place:
         """Wait for a place; return the argument of `leave`."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from cassieq_spark.clock import Clock, SystemClock, Timer
+from cassieq_spark.clock import Cancellable, Clock, SystemClock
 from cassieq_spark.embedded import EmbeddedCassandra, Node
 
 __all__ = ["Clock", "ConditionNotMet", "EmbeddedCassandra", "ManualClock", "Node", "wait_until"]
@@ -69,7 +69,7 @@ class ManualClock:
         else:
             await self._base.sleep(seconds)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """Call a function after this many seconds of real time, by the event loop."""
         return (self._base or SystemClock()).call_later(seconds, call)
 

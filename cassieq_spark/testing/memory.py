@@ -130,8 +130,8 @@ class MemoryClient(Client):
     """
 
     def __init__(self, beside: MemoryClient | None = None) -> None:
-        self.clock = MemoryClock() if beside is None else beside.clock
-        self._ring = _ring(self.clock) if beside is None else beside._ring
+        self.clock: MemoryClock = MemoryClock() if beside is None else beside.clock
+        self._ring: Ring = _ring(self.clock) if beside is None else beside._ring  # noqa: SLF001 - of the same class
         options = _options()
         transport = SimulatedTransport(self._ring)
         super().__init__(

@@ -98,12 +98,14 @@ def _run_all(seeds: list[int], processes: int) -> Iterator[dict[str, Any]]:
     """Run seeds side by side, each in a process of its own, which has seen no other."""
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     fork = multiprocessing.get_context("fork")
-    with Progress(*columns, disable=not sys.stderr.isatty()) as progress:
-        with fork.Pool(processes, maxtasksperchild=1) as pool:
-            task = progress.add_task("seeds", total=len(seeds))
-            for one in pool.imap_unordered(result_of, seeds):
-                progress.advance(task)
-                yield one
+    with (
+        Progress(*columns, disable=not sys.stderr.isatty()) as progress,
+        fork.Pool(processes, maxtasksperchild=1) as pool,
+    ):
+        task = progress.add_task("seeds", total=len(seeds))
+        for one in pool.imap_unordered(result_of, seeds):
+            progress.advance(task)
+            yield one
 
 
 def _summary(done: list[dict[str, Any]], ran: int, took_s: float) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.message import Message
+    from cassieq_spark.queue.message import Delivery
     from tests.simulation.world import World
     from tests.storm.history import Entry
 
@@ -53,7 +54,7 @@ class Log:
         return op
 
 
-def named(messages: list[Message]) -> list[tuple[str, str, int]]:
+def named(messages: list[Delivery]) -> list[tuple[str, str, int]]:
     return [
         (one.body.decode().partition("|")[0], f"{one.lane}:{one.id}", one.delivery_count)
         for one in messages
@@ -146,7 +147,7 @@ class Consumer:
         weights = dict(FATES)
         if self._queue.settings.dead_letter_queue is None:
             weights.pop("reject")
-        fates: dict[str, list[Message]] = {}
+        fates: dict[str, list[Delivery]] = {}
         for one in messages:
             fate = draws.choices(list(weights), list(weights.values()))[0]
             fates.setdefault(fate, []).append(one)
@@ -160,10 +161,10 @@ class Consumer:
                 continue
         await self.ack([*fates.get("ack", []), *fates.get("extend", []), *updated])
         await self._give(self._queue.release, fates.get("release", []))
-        await self._give(lambda some: self._queue.release(some, delay=1), fates.get("delay", []))
+        await self._give(partial(self._queue.release, delay=1), fates.get("delay", []))
         await self._give(self._queue.reject, fates.get("reject", []))
 
-    async def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Message]:
+    async def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Delivery]:
         begun = self._log.now()
         messages = await self._queue.get(at_most, visibility_timeout=hold_s, wait=wait_s)
         name = self._queue.name
@@ -173,13 +174,13 @@ class Consumer:
             self._log.say("nothing", begun=begun, queue=name)
         return messages
 
-    async def ack(self, messages: list[Message]) -> None:
+    async def ack(self, messages: list[Delivery]) -> None:
         if messages:
             op = self._begin("acks", messages)
             verdicts = await self._queue.ack_each(messages)
             self._log.say("acked", op=op, verdicts=[verdict.value for verdict in verdicts])
 
-    async def _extend(self, one: Message, hold_s: float) -> None:
+    async def _extend(self, one: Delivery, hold_s: float) -> None:
         op = self._begin("extends", [one], hold=hold_s)
         try:
             await self._queue.extend(one, hold_s)
@@ -187,9 +188,7 @@ class Consumer:
             return
         self._log.say("extended", op=op)
 
-    async def _give(
-        self, act: Callable[[list[Message]], Awaitable[object]], messages: list[Message]
-    ) -> None:
+    async def _give(self, act: Callable[..., Awaitable[object]], messages: list[Delivery]) -> None:
         if messages:
             self._log.say("gives", queue=self._queue.name, named=named(messages))
             try:
@@ -197,7 +196,7 @@ class Consumer:
             except ReceiptExpired:
                 return
 
-    def _begin(self, what: str, messages: list[Message], **fields: float) -> str:
+    def _begin(self, what: str, messages: list[Delivery], **fields: float) -> str:
         return self._log.begin(what, queue=self._queue.name, named=named(messages), **fields)
 
 

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.simulation.draws import Draws
+from tests.simulation.world import WorldTransport
 
 if TYPE_CHECKING:
     from cassieq_spark.testing.simulated.ring import Node
-    from tests.simulation.world import World, WorldTransport
+    from tests.simulation.world import World
 
 GRACE_S = 86_400
 """The tables' ``gc_grace_seconds``."""
@@ -50,8 +51,9 @@ class Mischief:
 
     def cut(self, node: Node, lasts_s: float) -> None:
         """Nothing passes between a node and another place, in one direction or both."""
-        other = self._draws.choice([*self._world.ring.nodes, *self._transports])
-        place = getattr(other, "address", None) or getattr(other, "name", "")
+        others: list[Node | WorldTransport] = [*self._world.ring.nodes, *self._transports]
+        other = self._draws.choice(others)
+        place = other.name if isinstance(other, WorldTransport) else other.address
         ways = [(node.address, place), (place, node.address)]
         for way in self._draws.sample(ways, k=self._draws.randint(1, 2)):
             self._weather.cut.add(way)
@@ -85,5 +87,5 @@ class Mischief:
     def kill(self, _: Node, __: float) -> None:
         """A client dies; two live on."""
         alive = [one for one in self._transports if not one.is_dead]
-        if len(alive) > 2:  # noqa: PLR2004
+        if len(alive) > 2:
             self._draws.choice(alive).kill()

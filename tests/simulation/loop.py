@@ -53,10 +53,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def jump(self) -> None:
         """Let time pass until the first timer."""
-        self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]  # noqa: SLF001
+        self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]
 
     def drop(self) -> None:
-        """Forget all that is left, and close."""
+        """Forget all that is left, as a dead client's tasks, and close."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.outside.clear()
@@ -140,6 +142,8 @@ class _Inbox(Inbox):
 
 class VirtualPortal(portal.Portal):
     """The engine's portal on a virtual loop: a blocking call runs the loop until it has ended."""
+
+    loop: VirtualLoop
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()

@@ -219,6 +219,7 @@ class World:
             transport = client._session.transport
             if isinstance(transport, WorldTransport) and not transport.is_dead:
                 client.close()
+        self.loop.finish(self.loop.create_task(asyncio.sleep(1)))
 
     @contextmanager
     def running(self) -> Iterator[World]:
@@ -231,8 +232,6 @@ class World:
             yield self
         finally:
             portal._portal = before
-            for task in asyncio.all_tasks(self.loop):
-                task.cancel()
             self.loop.drop()
             if was_on:
                 gc.enable()

@@ -80,7 +80,7 @@ class Change:
 
     verb: str
     table: str
-    key: Mapping[str, Term]
+    key: Mapping[str, Term] = field(default_factory=dict)
     values: Mapping[str, Term] = field(default_factory=dict)
     ttl: Term | None = None
     at_us: Term | None = None
@@ -242,9 +242,9 @@ def _select(words: _Words) -> Select:
     )
 
 
-def _using(words: _Words) -> dict[str, Term]:
+def _using(words: _Words) -> dict[str, Any]:
     """Take the time to live and the write time."""
-    found: dict[str, Term] = {}
+    found: dict[str, Any] = {}
     if words.take("USING"):
         while True:
             name = "ttl" if words.take("TTL") else "at_us"
@@ -277,7 +277,8 @@ def _insert(words: _Words) -> Change:
     words.need(")")
     condition = _condition(words)
     values = dict(zip(columns, terms, strict=True))
-    return Change("INSERT", table, {}, values, condition=condition, **_using(words))
+    using = _using(words)
+    return Change("INSERT", table, values=values, condition=condition, **using)
 
 
 def _update(words: _Words) -> Change:

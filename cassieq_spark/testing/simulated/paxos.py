@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import Final
 
 from cassandra import ConsistencyLevel, WriteTimeout, WriteType
 
@@ -26,10 +28,11 @@ from cassieq_spark.testing.simulated.ring import (
     Node,
     Promises,
     Round,
+    at_least,
 )
 from cassieq_spark.testing.simulated.storage import Partition
 
-MOST_PAUSE_S = 0.1
+MOST_PAUSE_S: Final = 0.1
 """The longest pause of a coordinator that has met another one."""
 
 
@@ -152,7 +155,7 @@ class Paxos:
             ballot = Ballot(via.stamp(self._floor_us), via.number)
             nodes = coordinator.alive(self._quorum)
             promises = await coordinator.ask(
-                nodes, lambda node, ballot=ballot: prepare(node, key, ballot), needed, WRITE_S
+                nodes, partial(prepare, key=key, ballot=ballot), at_least(needed), WRITE_S
             )
             if len(promises) < needed:
                 raise self._timeout(len(promises))
@@ -174,7 +177,7 @@ class Paxos:
             ]
             if lacking and latest.ballot != NO_BALLOT:
                 for node in lacking:
-                    coordinator.ring.carry(via, node, lambda node=node: commit(node, key, latest))
+                    coordinator.ring.carry(via, node, partial(commit, node, key, latest))
                 continue
             return ballot
 
@@ -187,9 +190,17 @@ class Paxos:
         coordinator, key = self._coordinator, self._key
         needed = coordinator.needed(self._quorum)
         nodes = coordinator.alive(self._quorum)
-        accepted = await coordinator.ask_for_yes(
-            nodes, lambda node: accept(node, key, proposed), needed, WRITE_S
+        answers = await coordinator.ask(
+            nodes,
+            lambda node: accept(node, key, proposed),
+            # Enough have accepted it, or so many refused it that enough cannot any more.
+            lambda there: (
+                sum(there.values()) >= needed
+                or len(there) - sum(there.values()) > len(nodes) - needed
+            ),
+            WRITE_S,
         )
+        accepted = sum(answers.values())
         if accepted >= needed:
             return True
         if must_know and accepted:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -216,7 +217,7 @@ class Ring:
         if not (source.is_up and target.is_up):
             return
         for hint in source.hints.pop(target.address, []):
-            self.carry(source, target, lambda hint=hint: target.apply(hint.key, hint.change))
+            self.carry(source, target, partial(target.apply, hint.key, hint.change))
 
     def carry(self, source: Node, target: Node, deliver: Callable[[], object]) -> None:
         """Send to a node; nothing comes to one that is down."""
@@ -271,71 +272,52 @@ class Coordinator:
         return nodes
 
     async def ask(
-        self, nodes: Iterable[Node], work: Callable[[Node], T], need: int, within_s: float
+        self,
+        nodes: Collection[Node],
+        work: Callable[[Node], T],
+        is_enough: Callable[[dict[Node, T]], bool],
+        within_s: float,
+        *,
+        over: Callable[[dict[Node, T]], object] = lambda _: None,
     ) -> dict[Node, T]:
-        """Let nodes do something; return the answers that are there when there are enough.
+        """Let nodes do something; return the answers when they are enough, or the time is over.
 
-        Returns:
-            By node; fewer than ``need`` if the time is over.
+        Args:
+            over: Called when the time is over, unless all have answered by then.
 
         Raises:
             Stopped: This node has stopped meanwhile.
         """
         loop = asyncio.get_running_loop()
-        enough: asyncio.Future[None] = loop.create_future()
+        ended: asyncio.Future[None] = loop.create_future()
         answers: dict[Node, T] = {}
 
-        def end() -> None:
-            if not enough.done():
-                enough.set_result(None)
+        def check() -> None:
+            if not ended.done() and is_enough(answers):
+                ended.set_result(None)
 
         def told(node: Node, answer: T) -> None:
             answers[node] = answer
-            if len(answers) >= need:
-                end()
+            check()
+            if len(answers) == len(nodes):
+                timer.cancel()
 
         def at(node: Node) -> None:
             answer = work(node)
             self.ring.carry(node, self.via, lambda: told(node, answer))
 
+        def end() -> None:
+            if not ended.done():
+                ended.set_result(None)
+            over(answers)
+
         for node in nodes:
-            self.ring.carry(self.via, node, lambda node=node: at(node))
+            self.ring.carry(self.via, node, partial(at, node))
         timer = loop.call_later(within_s, end)
-        if need:
-            await enough
-        timer.cancel()
+        check()
+        await ended
         self.check()
         return dict(answers)
-
-    async def ask_for_yes(
-        self, nodes: Sequence[Node], work: Callable[[Node], bool], need: int, within_s: float
-    ) -> int:
-        """Let nodes do something; return how many said yes when enough did, or cannot any more."""
-        loop = asyncio.get_running_loop()
-        decided: asyncio.Future[None] = loop.create_future()
-        yes = no = 0
-
-        def end() -> None:
-            if not decided.done():
-                decided.set_result(None)
-
-        def told(answer: bool) -> None:  # noqa: FBT001 - the answer
-            nonlocal yes, no
-            yes, no = (yes + 1, no) if answer else (yes, no + 1)
-            if yes >= need or no > len(nodes) - need:
-                end()
-
-        def at(node: Node) -> None:
-            answer = work(node)
-            self.ring.carry(node, self.via, lambda: told(answer))
-
-        for node in nodes:
-            self.ring.carry(self.via, node, lambda node=node: at(node))
-        timer = loop.call_later(within_s, end)
-        await decided
-        timer.cancel()
-        self.check()
-        return yes
 
     async def read(self, key: Key, columns: frozenset[str], level: int) -> Partition:
         """Read a partition from as many replicas as the level asks for, and repair these.
@@ -348,7 +330,7 @@ class Coordinator:
         """
         needed = self.needed(level)
         nodes = self.alive(level)[:needed]
-        found = await self.ask(nodes, lambda node: node.read(key), needed, READ_S)
+        found = await self.ask(nodes, lambda node: node.read(key), at_least(needed), READ_S)
         if len(found) < needed:
             raise _read_timeout(level, needed, len(found))
         return await self.merged(key, found, columns, level)
@@ -373,7 +355,7 @@ class Coordinator:
         }
         if repairs:
             done = await self.ask(
-                repairs, lambda node: node.apply(key, repairs[node]), len(repairs), READ_S
+                repairs, lambda node: node.apply(key, repairs[node]), at_least(len(repairs)), READ_S
             )
             if len(done) < len(repairs):
                 raise _read_timeout(level, len(found), len(found) - len(repairs) + len(done))
@@ -412,46 +394,30 @@ class Coordinator:
         """
         counted = set(self.ring.participants(self.via, level))
         seen = [node for node in self.ring.replicas if self.ring.sees(node)]
-        answered: set[Node] = set()
         needed = self.needed(level)
-        loop = asyncio.get_running_loop()
-        enough: asyncio.Future[None] = loop.create_future()
 
-        def end() -> None:
-            if not enough.done():
-                enough.set_result(None)
-
-        def told(node: Node) -> None:
-            answered.add(node)
-            if len(answered & counted) >= needed:
-                end()
-            if len(answered) == len(seen):
-                timer.cancel()
-
-        def at(node: Node) -> None:
-            if work is None:
-                node.apply(key, change)
-            else:
-                work(node)
-            self.ring.carry(node, self.via, lambda: told(node))
-
-        def hint() -> None:
-            """Keep it for who has not answered; the timer of each write calls this."""
-            end()
+        def hint(answers: Collection[Node]) -> None:
             if self.via.is_up and self.via.lives == self._life:
-                for node in seen:
-                    if node not in answered:
+                for node in self.ring.replicas:
+                    if node in seen and node not in answers:
                         self.ring.keep_hint(self.via, node, key, change)
 
         for node in self.ring.replicas:
-            if node in seen:
-                self.ring.carry(self.via, node, lambda node=node: at(node))
-            else:
+            if node not in seen:
                 self.ring.keep_hint(self.via, node, key, change)
-        timer = loop.call_later(WRITE_S, hint)
-        await enough
-        self.check()
-        return len(answered & counted)
+        stored = await self.ask(
+            seen,
+            work or (lambda node: node.apply(key, change)),
+            lambda answers: len(answers.keys() & counted) >= needed,
+            WRITE_S,
+            over=hint,
+        )
+        return len(stored.keys() & counted)
+
+
+def at_least(count: int) -> Callable[[dict[Node, Any]], bool]:
+    """Return a function that says whether so many have answered."""
+    return lambda answers: len(answers) >= count
 
 
 def _read_timeout(level: int, needed: int, there: int) -> ReadTimeout:

@@ -97,20 +97,19 @@ def _later(one: Deletion | None, other: Deletion | None) -> Deletion | None:
 
 def _stored(value: Any) -> bytes:
     """Return a value as Cassandra stores it, to compare and to hash."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bool):
-        return b"\1" if value else b"\0"
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, UUID):
-        return value.bytes
-    if isinstance(value, int):
-        return pack(">q", value)
-    if isinstance(value, tuple):
-        parts = [_stored(one) for one in value]
-        return pack(">i", len(parts)) + b"".join(pack(">i", len(one)) + one for one in parts)
-    return b""
+    match value:
+        case bool():
+            return b"\1" if value else b"\0"
+        case int():
+            return pack(">q", value)
+        case str():
+            return value.encode()
+        case UUID():
+            return value.bytes
+        case tuple():
+            parts = [_stored(one) for one in value]
+            return pack(">i", len(parts)) + b"".join(pack(">i", len(one)) + one for one in parts)
+    return value if isinstance(value, bytes) else b""
 
 
 _INT: Final = "int"
@@ -182,8 +181,7 @@ class Row:
             self.deletion = None
         marker = self.marker
         if marker is not None and not marker.is_live(now_s):
-            if marker.ends_s - marker.ttl_s < before_s:
-                self.marker = None
+            self.marker = None if marker.ends_s - marker.ttl_s < before_s else marker
 
     @property
     def is_empty(self) -> bool:
