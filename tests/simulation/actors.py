@@ -166,7 +166,9 @@ class Consumer:
 
     async def get(self, at_most: int, hold_s: float, wait_s: float) -> list[Delivery]:
         begun = self._log.now()
-        messages = await self._queue.get(at_most, visibility_timeout=hold_s, wait=wait_s)
+        messages = await self._queue.get(
+            at_most, visibility_timeout=hold_s, wait=wait_s, consumer=self._log.who
+        )
         name = self._queue.name
         if messages:
             self._log.say("got", begun=begun, queue=name, hold=hold_s, named=named(messages))

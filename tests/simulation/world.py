@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from cassandra import OperationTimedOut
+from cassandra.query import UNSET_VALUE
 
 from cassieq_spark.aio.client import AsyncClient, for_tasks
 from cassieq_spark.client import Client
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 START_US = 1_700_000_000_000_000
 DATACENTER = "datacenter1"
 COPIES = 3
+_UNSET = "unset"
 
 
 class WorldClock:
@@ -183,7 +185,8 @@ class World:
     def note(self, who: str, request: Request) -> None:
         """Note a statement that is sent."""
         self.statements += 1
-        line = (round(self.loop.time(), 9), who, request.statement.name, repr(request.rows))
+        rows = [[_UNSET if one is UNSET_VALUE else one for one in row] for row in request.rows]
+        line = (round(self.loop.time(), 9), who, request.statement.name, repr(rows))
         self._hash.update(repr(line).encode())
         if self.trace is not None:
             self.trace.append(line)
@@ -217,7 +220,9 @@ class World:
         """End all clients."""
         for client in self._clients:
             transport = client._session.transport
-            if isinstance(transport, WorldTransport) and not transport.is_dead:
+            if isinstance(transport, WorldTransport) and transport.is_dead:
+                client._session.is_closed = True  # else it warns that nobody closed it
+            else:
                 client.close()
         self.loop.finish(self.loop.create_task(asyncio.sleep(1)))
 
