@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cassieq_spark.model.rows import writer
-from cassieq_spark.queue.get import claim
-from tests.simulation import run as simulation
 from tests.simulation.run import run
 
 if TYPE_CHECKING:

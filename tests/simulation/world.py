@@ -231,12 +231,19 @@ class World:
         """Be the engine's place in this process."""
         before = portal._portal
         portal._portal = self.portal
+        # What a world left is not waited for by the next one.
+        kept = portal._under_way.copy(), portal._finishing.copy()
+        portal._under_way.clear()
+        portal._finishing.clear()
         was_on = gc.isenabled()
         gc.disable()  # it runs finalizers at any time
         try:
             yield self
         finally:
             portal._portal = before
+            for one, were in zip((portal._under_way, portal._finishing), kept, strict=True):
+                one.clear()
+                one.update(were)
             self.loop.drop()
             if was_on:
                 gc.enable()

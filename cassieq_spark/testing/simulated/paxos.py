@@ -60,22 +60,32 @@ class Promise:
     committed: Round
 
 
+def _latest(known: Promises) -> Ballot:
+    """Return the latest ballot that a replica has seen (``Snapshot.latestWitnessedOrLowBound``)."""
+    return max(known.promised, known.accepted.ballot, known.committed.ballot)
+
+
 def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
-    """Promise to accept no earlier ballot, unless a later one has the promise."""
+    """Promise to accept no earlier ballot, unless it has seen one of that microsecond, or later.
+
+    Two ballots of one microsecond would write cells with the same time: the larger value would win.
+    """
     known = node.promises.setdefault(key, Promises())
-    is_given = ballot > known.promised
+    latest = _latest(known)
+    is_given = ballot.at_us > latest.at_us
     if is_given:
         known.promised = ballot
-    return Promise(is_given, known.promised, known.accepted, known.committed)
+    return Promise(is_given, max(latest, known.promised), known.accepted, known.committed)
 
 
 def accept(node: Node, key: Key, proposed: Round) -> bool:
-    """Accept a proposal, unless a later ballot has the promise."""
+    """Accept a proposal, unless a later ballot was seen."""
     known = node.promises.setdefault(key, Promises())
-    if proposed.ballot < known.promised:
+    latest = _latest(known)
+    if proposed.ballot != latest and proposed.ballot.at_us <= latest.at_us:
         return False
-    known.promised = proposed.ballot
-    known.accepted = proposed
+    if proposed.ballot != known.committed.ballot:
+        known.accepted = proposed
     return True
 
 
