@@ -115,6 +115,9 @@ screens: setup chromium  ## The pictures of the guide to the page
 test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for some
 	@$(WITH_JAVA) $(PYTEST) $(TESTS)
 
+# Simulated worlds: so many seeds, on all cores.
+SIMULATED ?= 1000
+
 # Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
 SEEDS ?= 5
 STORM_SECONDS ?= 15
@@ -123,12 +126,16 @@ STORM_SECONDS ?= 15
 MINUTES ?= 5
 
 .PHONY: fault
-fault: fault-tests storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
+fault: fault-tests simulate storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
 
 .PHONY: fuzz
 fuzz: setup  ## Attack running gateways with made-up requests; MINUTES=120 for a long run, SEED=17
 	@$(WITH_JAVA) $(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 		$(if $(DIRECTORY),--directory $(DIRECTORY))
+
+.PHONY: simulate
+simulate: $(INSTALLED)  ## Worlds in virtual time; SIMULATED=1000 seeds of them, or SEED=17 to see one
+	@$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SIMULATED))
 
 .PHONY: storms
 storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again

@@ -136,7 +136,7 @@ async def apply(
         UsageError, ReplicationDiffers: The replication is malformed, or differs from the present
             one; nothing was changed.
         SchemaMismatch: The tables have another version, or the cluster has a guardrail on write
-            timestamps, which pointers need (G4) [R23].
+            timestamps, which pointers need (G4) [R23], or an unsafe variant of Paxos.
     """
     await _refuse_another_version(session)
     await create_keyspace(session, asked)
@@ -144,7 +144,7 @@ async def apply(
         await session.define(f"CREATE TABLE IF NOT EXISTS {session.keyspace}.{name} {body}")
     await _refuse_another_version(session)
     await _prove_timestamps(session)
-    await _warn_of_paxos_v1(session)
+    await _check_paxos(session)
     await session.run(statements.WRITE_META, (_VERSION_KEY, str(SCHEMA_VERSION)))
 
 
@@ -216,11 +216,24 @@ def _no_timestamps(stamp: int) -> SchemaMismatch:
     )
 
 
-async def _warn_of_paxos_v1(session: CqlSession) -> None:
-    """Warn of Paxos v1, Cassandra's default: it is not safe across range movements [P21]."""
+async def _check_paxos(session: CqlSession) -> None:
+    """Refuse variants whose reads or refusals leave rounds open; warn of v1, the default.
+
+    Under such a variant, a proposal that a read or a refusal did not see may still happen, so a
+    settled outcome could be another one later (G3). v1 is not safe across range movements [P21].
+
+    Raises:
+        SchemaMismatch: The cluster has such a variant.
+    """
     row = await session.one(statements.READ_PAXOS_VARIANT)
-    if row is not None and row.value != "v2":
-        event(_logger, "paxos_variant_v1", variant=row.value)
+    if row is None or row.value == "v2":
+        return
+    if "without" in row.value:
+        raise SchemaMismatch(
+            f"the cluster has paxos_variant: {row.value}, under which an LWT that was refused may "
+            "happen later. Set paxos_variant: v2 in cassandra.yaml on all nodes"
+        )
+    event(_logger, "paxos_variant_v1", variant=row.value)
 
 
 async def create_keyspace(session: CqlSession, given: object) -> None:

@@ -9,12 +9,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from cassieq_spark.aio.client import AsyncClient, for_tasks
 from cassieq_spark.client import Client
-from cassieq_spark.clock import SystemClock
+from cassieq_spark.clock import Cancellable, SystemClock
 from cassieq_spark.options import ConnectionOptions, parse_connection
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.testing.simulated.ring import Node, Ring
@@ -25,36 +25,47 @@ _DATACENTER: Final = "memory"
 
 
 class _Timer:
-    """A call that comes when the clock says so; it may be put forward."""
+    """A call that comes when the clock says so; it may be put forward.
 
-    def __init__(self, clock: MemoryClock, due_s: float, call: Callable[[], object]) -> None:
-        self._clock = clock
+    Args:
+        timers: Those of the clock that have not ended.
+    """
+
+    def __init__(
+        self,
+        timers: dict[_Timer, None],
+        monotonic: Callable[[], float],
+        due_s: float,
+        call: Callable[[], object],
+    ) -> None:
+        self._timers = timers
+        self._monotonic = monotonic
         self._due_s = due_s
         self._call = call
         self._loop = asyncio.get_running_loop()
-        self.set()
-
-    def set(self) -> None:
-        """Wait for as long as the clock says now; in the event loop."""
-        left_s = max(0.0, self._due_s - self._clock.monotonic())
-        self._handle = self._loop.call_later(left_s, self._end, context=Context())
+        timers[self] = None
+        self._set()
 
     def put_forward(self) -> None:
         """Set it again, from any thread."""
         self._loop.call_soon_threadsafe(self._again)
 
     def cancel(self) -> None:
-        """See `cassieq_spark.clock.Timer`."""
-        self._clock.forget(self)
+        """See `cassieq_spark.clock.Cancellable`."""
+        self._timers.pop(self, None)
         self._handle.cancel()
 
+    def _set(self) -> None:
+        left_s = max(0.0, self._due_s - self._monotonic())
+        self._handle = self._loop.call_later(left_s, self._end, context=Context())
+
     def _again(self) -> None:
-        if not self._handle.cancelled() and self._clock.has(self):
+        if self in self._timers:
             self._handle.cancel()
-            self.set()
+            self._set()
 
     def _end(self) -> None:
-        self._clock.forget(self)
+        self._timers.pop(self, None)
         self._call()
 
 
@@ -77,8 +88,7 @@ class MemoryClock:
             raise ValueError(f"time does not go back: advance({seconds})")
         with self._lock:
             self._ahead_us += round(seconds * 1e6)
-            timers = list(self._timers)
-        for timer in timers:
+        for timer in list(self._timers):
             timer.put_forward()
 
     def now_us(self) -> int:
@@ -102,21 +112,9 @@ class MemoryClock:
         finally:
             timer.cancel()
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Cancellable:
         """See `cassieq_spark.clock.Clock`."""
-        timer = _Timer(self, self.monotonic() + seconds, call)
-        with self._lock:
-            self._timers[timer] = None
-        return timer
-
-    def forget(self, timer: _Timer) -> None:
-        """Note that a timer has ended."""
-        with self._lock:
-            self._timers.pop(timer, None)
-
-    def has(self, timer: _Timer) -> bool:
-        """Whether a timer has not ended."""
-        return timer in self._timers
+        return _Timer(self._timers, self.monotonic, self.monotonic() + seconds, call)
 
 
 class MemoryClient(Client):
@@ -129,7 +127,8 @@ class MemoryClient(Client):
         clock: `MemoryClock.advance` lets time pass.
     """
 
-    def __init__(self, beside: MemoryClient | None = None) -> None:
+    def __init__(self, *, beside: MemoryClient | None = None) -> None:
+        """Open it without tables; see `memory_client`."""
         self.clock: MemoryClock = MemoryClock() if beside is None else beside.clock
         self._ring: Ring = _ring(self.clock) if beside is None else beside._ring  # noqa: SLF001 - of the same class
         options = _options()
@@ -158,7 +157,7 @@ def memory_client(*, beside: MemoryClient | None = None) -> MemoryClient:
             "are lost when it ends. Use cassieq_spark.connect() in a program",
             stacklevel=2,
         )
-    client = MemoryClient(beside)
+    client = MemoryClient(beside=beside)
     if beside is None:
         client.bootstrap()
     return client
@@ -171,6 +170,3 @@ def _ring(clock: MemoryClock) -> Ring:
 
 def _options() -> ConnectionOptions:
     return parse_connection({"contactPoints": "127.0.0.1", "keyspace": "cassieq"})
-
-
-__all__: Any = ["MemoryClient", "MemoryClock", "memory_client"]

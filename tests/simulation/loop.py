@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
@@ -56,9 +57,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]
 
     def drop(self) -> None:
-        """Forget all that is left, as a dead client's tasks, and close."""
+        """End all that is left, as a dead client's tasks, and close."""
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(BaseException):
+                task.get_coro().close()  # type: ignore[union-attr]
+        for handle in (*self._ready, *self._scheduled):  # type: ignore[attr-defined]
+            for work in filter(asyncio.iscoroutine, handle._args or ()):
+                work.close()  # it was to begin
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.outside.clear()

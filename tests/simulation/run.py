@@ -166,7 +166,7 @@ def hidden(history: list[Entry]) -> list[Anomaly]:
     """Return the gets that found nothing though a message was visible all the time (I10).
 
     Such a message was stored before the get began, without a delay or an end, and was given to
-    nobody before the get had ended.
+    nobody before the get had ended: not even to a client that was killed before it could say so.
     """
     book = read(history)
     stored_at: dict[str, float] = {}
@@ -175,8 +175,8 @@ def hidden(history: list[Entry]) -> list[Anomaly]:
         if entry["what"] == "put":
             stored_at |= dict.fromkeys(entry["stored"], entry["at"])
         elif entry["what"] == "got":
-            for key, *_ in entry["named"]:
-                first[key] = min(first.get(key, math.inf), entry["begun"])
+            for key, _, count in entry["named"]:
+                first.setdefault(key, entry["begun"] if count == 1 else -math.inf)
     plain = [
         (at, key)
         for key, at in stored_at.items()

@@ -240,11 +240,12 @@ class World:
         try:
             yield self
         finally:
+            # Their last steps belong to this world, too.
+            self.loop.drop()
+            gc.collect()
             portal._portal = before
             for one, were in zip((portal._under_way, portal._finishing), kept, strict=True):
                 one.clear()
                 one.update(were)
-            self.loop.drop()
             if was_on:
                 gc.enable()
-            gc.collect()

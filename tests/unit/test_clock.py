@@ -25,7 +25,7 @@ from cassieq_spark.clock import (
 )
 from cassieq_spark.errors import StoreUnavailable, UsageError
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
-from cassieq_spark.testing import START_US, ManualClock
+from cassieq_spark.testing.manual import START_US, ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -64,7 +64,7 @@ NO_ROUND: Final = Round(NO_BALLOT, None)
 
 @dataclass(slots=True)
 class Promises:
-    """What a replica remembers of the Paxos rounds of a partition (``system.paxos``)."""
+    """The memory that a replica has of the Paxos rounds of a partition (``system.paxos``)."""
 
     promised: Ballot = NO_BALLOT
     accepted: Round = NO_ROUND

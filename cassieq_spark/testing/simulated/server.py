@@ -75,7 +75,7 @@ class _Read(NamedTuple):
 
 
 class Server:
-    """What every node of a ring does with a statement.
+    """Runs statements, the same on every node of a ring.
 
     Attributes:
         rows_per_page: The page size of statements that have none of their own.

@@ -24,7 +24,7 @@ Clustering = tuple[Any, ...]
 
 
 class Cell(NamedTuple):
-    """One value of one column.
+    """A value of a column.
 
     Attributes:
         value: None: the column was deleted.
