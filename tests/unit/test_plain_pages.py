@@ -24,6 +24,7 @@ INSIDE = re.compile(
     r"\[[PRTUG]\d+(?:, [PRTUG]\d+)*\]|\([IG]\d+(?:, [IG]\d+)*\)|\[ADR \d+\](?!\()"
     r"|\btest_\w+|\btests/\w+"
 )
+SAMPLE = re.compile(r"^```python.*?^```", re.DOTALL | re.MULTILINE)
 MOST_WORDS = 1_200
 """A guide with a page of its own for why things are so says what to do, and is soon read."""
 
@@ -35,9 +36,7 @@ def inside_words(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_for_users_has_no_mark_and_names_no_test(page: Path) -> None:
     # A user's own test may stand in a sample.
-    prose = re.sub(
-        r"^```python.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    prose = SAMPLE.sub("", page.read_text("utf-8"))
     assert [] == inside_words(prose)
 
 

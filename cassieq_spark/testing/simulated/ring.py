@@ -97,7 +97,7 @@ class Perfect:
 
 @dataclass(eq=False)
 class Node:
-    """One node.
+    """A node of the ring.
 
     Attributes:
         wall_us: Its clock, in µs since the epoch.
@@ -238,7 +238,7 @@ class Stopped(Exception):
 
 
 class Coordinator:
-    """One node at work for one statement; each answer of another takes its way over the network."""
+    """Coordinates a statement at a node; each answer of another comes over the network."""
 
     def __init__(self, ring: Ring, via: Node) -> None:
         self.ring = ring
