@@ -518,4 +518,4 @@ def test_a_first_use_in_a_coroutine_imports_only_what_is_light_in_the_event_loop
     others = {name[0] for name in names} - sys.stdlib_module_names
     rooms = {name[1] for name in names if name[0] == "cassieq_spark" and len(name) > 1}
     assert {"cassieq_spark"} == others
-    assert {"connecting", "errors", "interpreter", "model", "options"} >= rooms
+    assert {"connecting", "errors", "interpreter", "lazy", "model", "options"} >= rooms
