@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +36,8 @@ def offer(package: str, **computed: str) -> tuple[Any, Any, list[str]]:
         setattr(import_module(package), name, found)
         return found
 
-    loader: Any = getattr(find_spec(f"{package}.api"), "loader", None)  # of a folder, or a zip file
+    # The file finder's own, of a folder or a zip file: pytest's has no code of a module.
+    spec = PathFinder.find_spec(f"{package}.api", import_module(package).__path__)
+    loader: Any = getattr(spec, "loader", None)
     exec(loader.get_code(f"{package}.api"), {"__builtins__": {"__import__": note}})  # noqa: S102 - our own
     return get, lambda: [*homes, *computed], list(homes)
