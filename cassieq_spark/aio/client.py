@@ -34,6 +34,7 @@ class AsyncClient(OfOneProcess):
         self._home = Home(SystemClock())
         self._client: Client | None = None
         self._was_entered = False
+        self._is_shared = False
         self._consumers: WeakSet[AsyncConsumer] = WeakSet()
 
     @property
@@ -116,7 +117,8 @@ class AsyncClient(OfOneProcess):
         for consumer in list(self._consumers):
             with suppress(CassieqError):  # logged; the consumer's own block also raises it
                 await consumer.close()
-        await asyncio.to_thread(client.close)
+        if not self._is_shared:
+            await asyncio.to_thread(client.close)
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -130,7 +132,8 @@ class AsyncClient(OfOneProcess):
                 "a client works in one block only. Make another one with connect_async()"
             )
         self._was_entered = True
-        self._client = await portal.asked(connected(partial(Client, self._options)))
+        if self._client is None:
+            self._client = await portal.asked(connected(partial(Client, self._options)))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -155,9 +158,12 @@ class AsyncClient(OfOneProcess):
 
 
 def for_tasks(client: Client) -> AsyncClient:
-    """Return an asyncio client that shares the connection of a connected client."""
+    """Return an asyncio client that shares the connection of a connected client, and ends with it.
+
+    Its own close, or the end of its block, ends its consumers.
+    """
     made = AsyncClient(client._session.options)  # noqa: SLF001 - of one package
-    made._client = client  # noqa: SLF001 - set in the instance made above
+    made._client, made._is_shared = client, True  # noqa: SLF001 - of the instance made above
     return made
 
 

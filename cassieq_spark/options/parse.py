@@ -313,10 +313,15 @@ def parse_connection(
 
 
 def connection_of(
-    keywords: Mapping[str, Any], contact_points: str | Sequence[str] | None, *, of: str
+    keywords: Mapping[str, Any],
+    contact_points: str | Sequence[str] | None,
+    *,
+    of: str,
+    others: Iterable[str] = (),
 ) -> ConnectionOptions:
     """Parse the keywords of a function called ``of``; raises as `by_option`, `parse_connection`."""
-    return parse_connection(by_option(keywords, {"contact_points": contact_points}, of=of))
+    own = {"contact_points": contact_points}
+    return parse_connection(by_option(keywords, own, of=of, others=others))
 
 
 def parse_source(given: Mapping[str, Any]) -> SourceOptions:

@@ -170,6 +170,7 @@ class _Threads(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See `Executor`."""
         done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # whoever waits may leave; the work goes on
         threading.Thread(
             target=lambda: done.set_result(fn(*args, **kwargs)), name="cassieq-work", daemon=True
         ).start()

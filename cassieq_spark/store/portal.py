@@ -280,7 +280,7 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
 
 
 async def iterate_asked(items: AsyncIterator[T]) -> AsyncIterator[T]:
-    """Iterate as `iterate` does, for a task of any other event loop."""
+    """Iterate as `iterate` does, for a task of any event loop."""
     with _closing(items), suppress(StopAsyncIteration):
         while True:
             yield await asked(_next(items))

@@ -15,7 +15,7 @@ from uuid import UUID
 from cassieq_spark.aio.client import AsyncClient, for_tasks
 from cassieq_spark.client import Client
 from cassieq_spark.clock import Cancellable, SystemClock
-from cassieq_spark.options import ConnectionOptions, parse_connection
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.testing.simulated.ring import Node, Ring
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
@@ -138,7 +138,7 @@ class MemoryClient(Client):
         )
 
     def for_tasks(self) -> AsyncClient:
-        """Return a client for asyncio on the same queues; it ends with this one."""
+        """Return a client for asyncio on the same queues: it needs no block, and ends with this."""
         return for_tasks(self)
 
 
@@ -169,4 +169,10 @@ def _ring(clock: MemoryClock) -> Ring:
 
 
 def _options() -> ConnectionOptions:
-    return parse_connection({"contactPoints": "127.0.0.1", "keyspace": "cassieq"})
+    """Return options that no variable of the environment changes."""
+    return ConnectionOptions(
+        contact_points=(("memory", 9042),),
+        keyspace="cassieq",
+        datacenter=_DATACENTER,
+        connect_timeout_s=10.0,
+    )

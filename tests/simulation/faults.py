@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from cassieq_spark.testing.simulated.ring import Node
     from tests.simulation.world import World
 
-GRACE_S = 86_400
-"""The tables' ``gc_grace_seconds``."""
-
 RESTART_S = 5.0
 
 
@@ -30,7 +27,7 @@ class Mischief:
         self._transports = transports
         self._weather = world.network.weather
         self._draws = Draws(world.seed, "faults")
-        kinds = [self.stop, self.cut, self.slow, self.lose, self.double, self.unanswer, self.purge]
+        kinds = [self.stop, self.cut, self.slow, self.lose, self.double, self.unanswer]
         self._kinds = self._draws.sample([*kinds, self.kill], k=self._draws.randint(1, 5))
 
     async def work(self, over_s: float) -> None:
@@ -38,12 +35,12 @@ class Mischief:
         while self._world.loop.time() < over_s:
             await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]))
             fault = self._draws.choice(self._kinds)
-            self._world.seen[fault.__name__] += 1
             fault(self._draws.choice(self._world.ring.nodes), self._draws.choice([0.3, 2.0, 8.0]))
 
     def stop(self, node: Node, lasts_s: float) -> None:
         """A node stops as by a kill, and starts again; the others learn of it late or never."""
         if node.is_up:
+            self._world.seen["stop"] += 1
             ring, loop = self._world.ring, self._world.loop
             ring.stop(node)
             loop.call_later(self._draws.choice([0.2, 5.0]), ring.convict, node)
@@ -52,6 +49,7 @@ class Mischief:
     def cut(self, node: Node, lasts_s: float) -> None:
         """Nothing passes between a node and another place, in one direction or both."""
         others: list[Node | WorldTransport] = [*self._world.ring.nodes, *self._transports]
+        self._world.seen["cut"] += 1
         other = self._draws.choice(others)
         place = other.name if isinstance(other, WorldTransport) else other.address
         ways = [(node.address, place), (place, node.address)]
@@ -61,6 +59,7 @@ class Mischief:
 
     def slow(self, node: Node, lasts_s: float) -> None:
         """All that a node sends and gets takes longer."""
+        self._world.seen["slow"] += 1
         self._weather.slow[node.address] = self._draws.choice([0.02, 0.3, 2.0])
         self._world.loop.call_later(lasts_s, self._weather.slow.pop, node.address, None)
 
@@ -80,12 +79,9 @@ class Mischief:
         one.unanswered = self._draws.choice([0.05, 0.3])
         self._world.loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
 
-    def purge(self, node: Node, _: float) -> None:
-        """A node drops its old tombstones."""
-        node.purge(GRACE_S)
-
     def kill(self, _: Node, __: float) -> None:
         """A client dies; two live on."""
         alive = [one for one in self._transports if not one.is_dead]
         if len(alive) > 2:
+            self._world.seen["kill"] += 1
             self._draws.choice(alive).kill()

@@ -14,7 +14,6 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from cassieq_spark.errors import UsageError
 from cassieq_spark.store import portal
 from cassieq_spark.store.caller import Inbox
 
@@ -46,7 +45,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = 0.0
         self._selector = _Jump(self)
         self._clock_resolution = 1e-9
+        self.failures: list[str] = []
+        self.set_exception_handler(self._note_failure)
         self.outside: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+
+    def _note_failure(self, _: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.failures.append(f"{context.get('message')}: {error!r}")
 
     def time(self) -> float:
         """Return the virtual time."""
@@ -61,7 +66,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
         for handle in (*self._ready, *self._scheduled):  # type: ignore[attr-defined]
             for work in filter(asyncio.iscoroutine, handle._args or ()):
                 work.close()  # it was to begin
@@ -171,10 +176,3 @@ class VirtualPortal(portal.Portal):
     def apart(self, work: Callable[[], object]) -> None:
         """See `Portal`."""
         self.loop.run_in_executor(None, Context().run, work)
-
-
-def check_idle(loop: VirtualLoop) -> None:
-    """Raise an error if something is still under way."""
-    tasks = asyncio.all_tasks(loop)
-    if tasks:
-        raise UsageError(f"{len(tasks)} tasks are still under way: {tasks}")

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simulation.run import run
+from cassieq_spark.clock import ClusterClock
+from cassieq_spark.store.process import Home
+from tests.simulation.run import MAIN, hidden, run
+from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,3 +57,36 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() ->
     assert here.statements > 500
     assert here.digest == digest("1") == digest("2")
     assert here.digest != run(8).digest
+
+
+def test_a_client_that_is_half_a_minute_ahead_of_the_others_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rules can be broken here: it claims what others have leased (I2)."""
+    right = ClusterClock.now_us
+
+    def ahead(clock: ClusterClock) -> int:
+        home = clock._base
+        assert isinstance(home, Home)
+        assert isinstance(home._base, WorldClock)
+        return right(clock) + 30_000_000 * (home._base.ahead_us % 2)
+
+    monkeypatch.setattr(ClusterClock, "now_us", ahead)
+    kinds = {one.kind for seed in range(4) for one in run(seed).anomalies}
+    assert "two_leases" in kinds
+
+
+def test_a_get_that_found_nothing_beside_a_visible_message_is_caught() -> None:
+    put = [
+        {"at": 1.0, "who": "p", "what": "puts", "op": "1", "keys": ["m"], "delay": 0, "ttl": None},
+        {"at": 2.0, "who": "p", "what": "put", "op": "1", "stored": ["m"], "unknown": []},
+    ]
+    nothing = {"at": 4.0, "who": "c", "what": "nothing", "begun": 3.0, "queue": MAIN}
+    got = {"at": 6.0, "who": "c", "what": "got", "begun": 5.0, "queue": MAIN, "hold": 1.0}
+    named = {"named": [("m", "lane:0", 1)]}
+    assert ["hidden"] == [one.kind for one in hidden([*put, nothing, {**got, **named}])]
+    # It was given to somebody before, who could not say so; or it came only later.
+    again = {"named": [("m", "lane:0", 2)]}
+    assert [] == hidden([*put, nothing, {**got, **again}])
+    early = {**nothing, "begun": 1.5}
+    assert [] == hidden([*put, early, {**got, **named}])

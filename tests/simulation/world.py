@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,9 +24,10 @@ from cassandra.query import UNSET_VALUE
 from cassieq_spark.aio.client import AsyncClient, for_tasks
 from cassieq_spark.client import Client
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.options import parse_connection
+from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal
 from cassieq_spark.store.session import CqlSession
+from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
 from tests.simulation.draws import Draws
@@ -93,10 +95,13 @@ class WorldNetwork:
 
     def carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
         draws, weather, loop = self._draws, self.weather, self._world.loop
-        delay = 0.0002 + 0.003 * draws.random() ** 3
         if source == target:
-            delay = 0.00001
-        elif (source, target) in weather.cut or draws.random() < weather.loss:
+            loop.call_later(0.00001, deliver)
+            return
+        drawn = draws.random()
+        delay = 0.0002 + 0.003 * drawn * drawn * drawn
+        is_lost = weather.loss and draws.random() < weather.loss
+        if is_lost or (source, target) in weather.cut:
             self._world.seen["lost message"] += 1
             return
         delay += weather.slow.get(source, 0.0) + weather.slow.get(target, 0.0)
@@ -117,7 +122,12 @@ class WorldTransport(SimulatedTransport):
     """
 
     def __init__(self, world: World, name: str) -> None:
-        super().__init__(world.ring, name=name, rows_per_page=world.knobs["rows_per_page"])
+        super().__init__(
+            world.ring,
+            name=name,
+            variant=world.variant,
+            rows_per_page=world.knobs["rows_per_page"],
+        )
         self._world = world
         self._draws = Draws(world.seed, f"transport of {name}")
         self.is_dead = False
@@ -135,18 +145,18 @@ class WorldTransport(SimulatedTransport):
         if self.is_dead:
             return
         world.note(self.name, request)
-        is_lost = self.unanswered > 0 and self._draws.random() < self.unanswered
+        if self.unanswered > 0 and self._draws.random() < self.unanswered:
+            # The connection breaks at any moment: what is sent again may come before this.
+            world.seen["lost answer"] += 1
+            error = OperationTimedOut("the answer was lost")
+            world.loop.call_later(0.03 * self._draws.random(), self._tell, told, error)
+            super().send(request, lambda _: None)
+            return
+        super().send(request, partial(self._tell, told))
 
-        def tell(answer: Page | BaseException) -> None:
-            if self.is_dead:
-                return
-            if is_lost:
-                world.seen["lost answer"] += 1
-                told(OperationTimedOut("the answer was lost"))
-            else:
-                told(answer)
-
-        super().send(request, tell)
+    def _tell(self, told: Told, answer: Page | BaseException) -> None:
+        if not self.is_dead:
+            told(answer)
 
 
 class World:
@@ -157,7 +167,13 @@ class World:
         statements: How many were sent.
     """
 
-    def __init__(self, seed: int, *, trace: list[tuple[Any, ...]] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trace: list[tuple[Any, ...]] | None = None,
+        variant: Variant | None = None,
+    ) -> None:
         self.seed = seed
         self.draws = Draws(seed, "world")
         self.portal = VirtualPortal()
@@ -167,6 +183,8 @@ class World:
         self.trace = trace
         self._hash = blake2b(digest_size=16)
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
+        drawn = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
+        self.variant = variant or drawn
         self.network = WorldNetwork(self)
         self.clocks = [
             WorldClock(self.loop, self.draws.randrange(-200_000, 200_000)) for _ in range(COPIES)
@@ -201,7 +219,12 @@ class World:
         name = f"client {len(self.transports)}"
         transport = WorldTransport(self, name)
         self.transports.append(transport)
-        options = parse_connection({"contactPoints": "10.0.0.1", "keyspace": "cassieq"})
+        options = ConnectionOptions(
+            contact_points=(("10.0.0.1", 9042),),
+            keyspace="cassieq",
+            datacenter=DATACENTER,
+            connect_timeout_s=10.0,
+        )
         clock = WorldClock(self.loop, self.draws.randrange(-3_600_000_000, 3_600_000_000))
         entropy = Entropy(Draws(self.seed, name))
         session = CqlSession(options, transport=transport, clock=clock, entropy=entropy)
@@ -241,6 +264,7 @@ class World:
             yield self
         finally:
             # Their last steps belong to this world, too.
+            failures = list(self.loop.failures)
             self.loop.drop()
             gc.collect()
             portal._portal = before
@@ -249,3 +273,5 @@ class World:
                 one.update(were)
             if was_on:
                 gc.enable()
+        if failures:
+            raise AssertionError(f"{len(failures)} errors that nobody was told: {failures[:3]}")

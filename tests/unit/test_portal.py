@@ -83,6 +83,26 @@ def test_whatever_a_users_function_raises_ends_the_call_and_not_the_engine(
     assert "cassieq-engine" == portal.run(thread_name())
 
 
+def test_work_in_a_thread_goes_on_without_a_word_if_nobody_waits_for_it_any_more() -> None:
+    """An error of that thread fails this test."""
+    goes_on, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        goes_on.wait(60)
+        done.set()
+
+    async def left() -> None:
+        waiting = asyncio.ensure_future(caller.in_a_thread(work))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    portal.run(left())
+    goes_on.set()
+    assert done.wait(30)
+
+
 def test_what_a_ctrl_c_leaves_goes_on_and_its_result_is_handed_back() -> None:
     goes_on, handed_back = threading.Event(), []
 

@@ -129,7 +129,8 @@ def settle(
         QueueNotFound: The queue does not exist.
         PySparkException: A task failed; the text also names errors of the store. Settle again.
     """
-    options = connection_of(connection, contact_points, of="settle")
+    others = ("queue", "verdict_column", "receipt_column", "delay", "reason", "on_stale")
+    options = connection_of(connection, contact_points, of="settle", others=others)
     name = queue_name(queue)
     delay_us = arguments.delay_us(delay)
     why = arguments.reason(reason)

@@ -45,6 +45,11 @@ class Variant(Enum):
     V2_UNSAFE = "v2_without_linearizable_reads_or_rejected_writes"
 
     @property
+    def is_v1(self) -> bool:
+        """Whether it reads after the promises, and not with them."""
+        return self in {Variant.V1, Variant.V1_UNSAFE}
+
+    @property
     def proposes_nothing(self) -> bool:
         """Whether a read and a refusal propose an empty change."""
         return self in {Variant.V1, Variant.V2}
@@ -52,12 +57,13 @@ class Variant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A replica's answer to a ballot."""
+    """A replica's answer to a ballot, with the partition as it has it."""
 
     is_given: bool
     promised: Ballot
     accepted: Round
     committed: Round
+    found: Partition
 
 
 def _latest(known: Promises) -> Ballot:
@@ -75,7 +81,8 @@ def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
     is_given = ballot.at_us > latest.at_us
     if is_given:
         known.promised = ballot
-    return Promise(is_given, max(latest, known.promised), known.accepted, known.committed)
+    found = node.read(key) if is_given else Partition()
+    return Promise(is_given, max(latest, known.promised), known.accepted, known.committed, found)
 
 
 def accept(node: Node, key: Key, proposed: Round) -> bool:
@@ -104,12 +111,19 @@ class Paxos:
     """Runs one light-weight transaction, or one serial read, of a partition."""
 
     def __init__(
-        self, coordinator: Coordinator, key: Key, *, serial: int, commit_level: int
+        self,
+        coordinator: Coordinator,
+        key: Key,
+        *,
+        serial: int,
+        commit_level: int,
+        variant: Variant,
     ) -> None:
         self._coordinator = coordinator
         self._key = key
         self._serial = serial
         self._commit_level = commit_level
+        self._variant = variant
         self._ends_s = asyncio.get_running_loop().time() + CAS_S
         self._floor_us = 0
 
@@ -117,7 +131,6 @@ class Paxos:
         self,
         columns: frozenset[str],
         decide: Callable[[Partition, int], Partition | None],
-        variant: Variant,
     ) -> tuple[bool, Partition]:
         """Read, decide, and write what was decided; return whether, and the row as it was read.
 
@@ -129,10 +142,11 @@ class Paxos:
                 have happened, or may yet.
         """
         while True:
-            ballot = await self._begin()
-            found = await self._coordinator.read(self._key, columns, self._quorum)
+            ballot, found = await self._begin()
+            if self._variant.is_v1:
+                found = await self._coordinator.read(self._key, columns, self._quorum)
             change = decide(found, ballot.at_us)
-            if change is None and not variant.proposes_nothing:
+            if change is None and not self._variant.proposes_nothing:
                 return False, found
             if await self._propose(Round(ballot, change), must_know=True):
                 if change is not None:
@@ -140,11 +154,11 @@ class Paxos:
                 return change is not None, found
             await self._pause()
 
-    async def finish_others(self, variant: Variant) -> None:
+    async def finish_others(self) -> None:
         """Finish what was under way, as a serial read does before it reads."""
         while True:
-            ballot = await self._begin()
-            if not variant.proposes_nothing or await self._propose(
+            ballot, _ = await self._begin()
+            if not self._variant.proposes_nothing or await self._propose(
                 Round(ballot, None), must_know=True
             ):
                 return
@@ -155,8 +169,12 @@ class Paxos:
         is_local = self._serial == ConsistencyLevel.LOCAL_SERIAL
         return int(ConsistencyLevel.LOCAL_QUORUM if is_local else ConsistencyLevel.QUORUM)
 
-    async def _begin(self) -> Ballot:
-        """Get the promises of a quorum, and finish the round that they have accepted, if any."""
+    async def _begin(self) -> tuple[Ballot, Partition]:
+        """Get the promises of a quorum, and finish the round that they have accepted, if any.
+
+        Returns:
+            The ballot, and the partition as that quorum has it.
+        """
         coordinator, key = self._coordinator, self._key
         needed = coordinator.needed(self._quorum)
         while True:
@@ -189,7 +207,10 @@ class Paxos:
                 for node in lacking:
                     coordinator.ring.carry(via, node, partial(commit, node, key, latest))
                 continue
-            return ballot
+            found = Partition()
+            for one in promises.values():
+                found.merge(one.found)
+            return ballot, found
 
     async def _propose(self, proposed: Round, *, must_know: bool) -> bool:
         """Let a quorum accept a proposal; return whether it did.
@@ -200,20 +221,25 @@ class Paxos:
         coordinator, key = self._coordinator, self._key
         needed = coordinator.needed(self._quorum)
         nodes = coordinator.alive(self._quorum)
+
+        def is_decided(there: dict[Node, bool]) -> bool:
+            yes = sum(there.values())
+            no = len(there) - yes
+            if yes >= needed or no == len(nodes):
+                return True
+            # Others' rounds are proposed again; it does not matter what becomes of the attempt.
+            return no > len(nodes) - needed if not must_know else bool(yes and no and is_v2)
+
+        is_v2 = not self._variant.is_v1
         answers = await coordinator.ask(
-            nodes,
-            lambda node: accept(node, key, proposed),
-            # Enough have accepted it, or so many refused it that enough cannot any more.
-            lambda there: (
-                sum(there.values()) >= needed
-                or len(there) - sum(there.values()) > len(nodes) - needed
-            ),
-            WRITE_S,
+            nodes, lambda node: accept(node, key, proposed), is_decided, WRITE_S
         )
         accepted = sum(answers.values())
         if accepted >= needed:
             return True
-        if must_know and accepted:
+        # Whoever has not refused may have accepted it, and another's round may finish it
+        # (``PaxosPropose.status``, ``StorageProxy.proposePaxos``).
+        if must_know and len(answers) - accepted < len(nodes):
             raise self._timeout(accepted)
         return False
 
@@ -221,6 +247,8 @@ class Paxos:
         coordinator, key = self._coordinator, self._key
         assert decided.change is not None  # noqa: S101 - an empty one is not committed
         level = self._commit_level
+        if self._variant.is_v1:
+            coordinator.alive(level)  # it may be "unavailable", although it was accepted
         stored = await coordinator.store(
             key, decided.change, level, lambda node: commit(node, key, decided)
         )

@@ -30,8 +30,8 @@ WRITE_S: Final = 2.0
 CAS_S: Final = 1.0
 """``cas_contention_timeout``."""
 
-HINTS_S: Final = 3 * 3600
-"""``max_hint_window``: a replica that is away for longer gets no hints of later writes."""
+HINTS_S: Final = 10.0
+"""The pause after which a node sends its hints, at least."""
 
 LOCAL: Final = frozenset(
     {ConsistencyLevel.LOCAL_ONE, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL}
@@ -76,7 +76,6 @@ class Hint(NamedTuple):
 
     key: Key
     change: Partition
-    made_s: int
 
 
 class Network(Protocol):
@@ -124,9 +123,21 @@ class Node:
         return self.wall_us() // 1_000_000
 
     def stamp(self, above_us: int = 0) -> int:
-        """Return a write time by its clock: each is later than the one before."""
-        self._last_us = max(self.wall_us(), self._last_us + 1, above_us + 1)
-        return self._last_us
+        """Return a write time by its clock of milliseconds: each is later than the one before.
+
+        Args:
+            above_us: Another node's time, for a later one; it does not put this node's clock
+                forward (``ClientState.getTimestampForPaxos``).
+        """
+        at_us = max(self.wall_us() // 1_000 * 1_000, self._last_us + 1)
+        if at_us <= above_us:
+            return above_us + 1
+        self._last_us = at_us
+        return at_us
+
+    def forget_time(self) -> None:
+        """Forget the last write time, as a restart does."""
+        self._last_us = 0
 
     def apply(self, key: Key, change: Partition) -> None:
         """Write."""
@@ -142,19 +153,13 @@ class Node:
         found = self.data.get(key[0], {}).get(key[1])
         return Partition() if found is None else found.copy()
 
-    def purge(self, grace_s: int) -> None:
-        """Drop tombstones that are older than a grace period, as a compaction does."""
-        now_s = self.now_s
-        for of_table in self.data.values():
-            for partition in of_table.values():
-                partition.purge(now_s - grace_s, now_s)
-
 
 class Ring:
     """The nodes, and the tables that they all know.
 
     Attributes:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
+        on_stop: Called with each node that stops, for the clients whose connections break.
     """
 
     def __init__(
@@ -171,6 +176,7 @@ class Ring:
         self.rng = rng or random.Random(0)  # noqa: S311 - guards no secret
         self.tables: dict[str, Table] = {}
         self.copies: dict[str, int] | None = None
+        self.on_stop: list[Callable[[Node], object]] = []
         self._away: set[str] = set()
         self._tokens: dict[Key, int] = {}
 
@@ -203,21 +209,35 @@ class Ring:
     def stop(self, node: Node) -> None:
         """Stop a node at once, as by a kill. What it has written stays on its disk."""
         node.is_up = False
+        for tell in self.on_stop:
+            tell(node)
 
     def start(self, node: Node) -> None:
-        """Start a node; the others give it their hints."""
+        """Start a node; the others give it their hints, and it gives them its own."""
         node.is_up = True
         node.lives += 1
+        node.forget_time()
         self._away.discard(node.address)
         for other in self.nodes:
             self.give_hints(other, node)
+            self.give_hints(node, other)
 
     def give_hints(self, source: Node, target: Node) -> None:
-        """Send what a node keeps for another."""
+        """Send what a node keeps for another, which keeps it until it is taken."""
         if not (source.is_up and target.is_up):
             return
-        for hint in source.hints.pop(target.address, []):
-            self.carry(source, target, partial(target.apply, hint.key, hint.change))
+        kept = source.hints.get(target.address, [])
+
+        def take(hint: Hint) -> None:
+            target.apply(hint.key, hint.change)
+            self.carry(target, source, partial(forget, hint))
+
+        def forget(hint: Hint) -> None:
+            if hint in kept:
+                kept.remove(hint)
+
+        for hint in kept:
+            self.carry(source, target, partial(take, hint))
 
     def carry(self, source: Node, target: Node, deliver: Callable[[], object]) -> None:
         """Send to a node; nothing comes to one that is down."""
@@ -229,8 +249,10 @@ class Ring:
         self.network.carry(source.address, target.address, arrive)
 
     def keep_hint(self, source: Node, target: Node, key: Key, change: Partition) -> None:
-        """Keep a write for a replica that did not answer."""
-        source.hints.setdefault(target.address, []).append(Hint(key, change, source.now_s))
+        """Keep a write for a replica that did not answer; it is sent some time later."""
+        source.hints.setdefault(target.address, []).append(Hint(key, change))
+        loop = asyncio.get_running_loop()
+        loop.call_later(HINTS_S * (1 + 2 * self.rng.random()), self.give_hints, source, target)
 
 
 class Stopped(Exception):
@@ -297,7 +319,7 @@ class Coordinator:
                 ended.set_result(None)
 
         def told(node: Node, answer: T) -> None:
-            answers[node] = answer
+            answers.setdefault(node, answer)  # a message that came twice is answered once
             check()
             if len(answers) == len(nodes):
                 timer.cancel()

@@ -86,6 +86,7 @@ class Server:
         self.variant = variant
         self.rows_per_page = rows_per_page
         self._places: dict[bytes, _Place] = {}
+        self._commands: dict[Statement, cql.Select | cql.Change] = {}
 
     def table(self, name: str) -> cql.Table:
         """Return a table by its name with the keyspace.
@@ -110,7 +111,10 @@ class Server:
         statement = request.statement
         if statement.kind is Kind.SYSTEM:
             return self._of_system(via, statement)
-        command = cql.parse(statement.cql.format(ks=self.ring.keyspace))
+        command = self._commands.get(statement)
+        if command is None:
+            command = cql.parse(statement.cql.format(ks=self.ring.keyspace))
+            self._commands[statement] = command
         table = self.table(command.table)
         coordinator = Coordinator(self.ring, via)
         rows = [tuple(map(_plain, row)) for row in request.rows]
@@ -147,8 +151,9 @@ class Server:
             key,
             serial=statement.serial_consistency,
             commit_level=statement.consistency,
+            variant=self.variant,
         )
-        is_applied, found = await paxos.cas(frozenset(table.types), decide, self.variant)
+        is_applied, found = await paxos.cas(frozenset(table.types), decide)
         row = _current(found, clustering, via.now_s)
         if is_applied or row is None:
             return Page(rows_of([_APPLIED], [(is_applied,)]))
@@ -197,7 +202,8 @@ class Server:
     async def _finish_others(self, coordinator: Coordinator, key: Key, level: int) -> int:
         """Finish what is under way in a partition; return the level of the read that follows."""
         quorum = int(ConsistencyLevel.LOCAL_QUORUM)
-        await Paxos(coordinator, key, serial=level, commit_level=quorum).finish_others(self.variant)
+        paxos = Paxos(coordinator, key, serial=level, commit_level=quorum, variant=self.variant)
+        await paxos.finish_others()
         return quorum if level == ConsistencyLevel.LOCAL_SERIAL else int(ConsistencyLevel.QUORUM)
 
     def _page(

@@ -41,10 +41,6 @@ class Cell(NamedTuple):
         """Whether a read at this second sees a value."""
         return self.value is not None and (not self.ttl_s or now_s < self.ends_s)
 
-    def is_purgeable(self, before_s: int, now_s: int) -> bool:
-        """Whether it is a tombstone that was made before a second; an expired cell is one."""
-        return not self.is_live(now_s) and self.ends_s - self.ttl_s < before_s
-
 
 class Deletion(NamedTuple):
     """The removal of all that was written up to a time, and the second in which it was made."""
@@ -67,6 +63,8 @@ class Marker(NamedTuple):
 
 def resolve(one: Cell, other: Cell) -> Cell:
     """Return the cell that wins (``Cells.resolveRegular``)."""
+    if one == other:
+        return one
     if one.at_us != other.at_us:
         return one if one.at_us > other.at_us else other
     if bool(one.ends_s) != bool(other.ends_s):
@@ -170,19 +168,6 @@ class Row:
         """Return the values that a read sees, by column."""
         return {column: cell.value for column, cell in self.cells.items() if cell.is_live(now_s)}
 
-    def purge(self, before_s: int, now_s: int) -> None:
-        """Drop tombstones that were made before a second."""
-        self.cells = {
-            column: cell
-            for column, cell in self.cells.items()
-            if not cell.is_purgeable(before_s, now_s)
-        }
-        if self.deletion is not None and self.deletion.made_s < before_s:
-            self.deletion = None
-        marker = self.marker
-        if marker is not None and not marker.is_live(now_s):
-            self.marker = None if marker.ends_s - marker.ttl_s < before_s else marker
-
     @property
     def is_empty(self) -> bool:
         """Whether it has nothing, not even a tombstone."""
@@ -267,17 +252,6 @@ class Partition:
         """Whether a read of keys sees the partition."""
         return self.static.is_live(now_s) or any(row.is_live(now_s) for row in self.rows.values())
 
-    def purge(self, before_s: int, now_s: int) -> None:
-        """Drop tombstones that were made before a second."""
-        self.static.purge(before_s, now_s)
-        for row in self.rows.values():
-            row.purge(before_s, now_s)
-        if self.deletion is not None and self.deletion.made_s < before_s:
-            self.deletion = None
-        kept = {prefix: one for prefix, one in self.slices.items() if one.made_s >= before_s}
-        self.slices = kept
-        self._forget_empty()
-
     def written_at(self, at_us: int) -> Partition:
         """Return the change with another write time, as Paxos gives it (``Commit.Proposal``).
 
@@ -288,7 +262,11 @@ class Partition:
             made.deletion = made.deletion._replace(at_us=at_us - 1)
         made.slices = {key: one._replace(at_us=at_us - 1) for key, one in made.slices.items()}
         for row in (made.static, *made.rows.values()):
-            row.cells = {name: one._replace(at_us=at_us) for name, one in row.cells.items()}
+            # A tombstone, too (``AbstractCell.updateAllTimestamp``).
+            row.cells = {
+                name: one._replace(at_us=at_us if one.value is not None else at_us - 1)
+                for name, one in row.cells.items()
+            }
             if row.marker is not None:
                 row.marker = row.marker._replace(at_us=at_us)
             if row.deletion is not None:

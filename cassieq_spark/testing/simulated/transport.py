@@ -14,6 +14,7 @@ from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.cluster import NoHostAvailable
 
 from cassieq_spark.store.statements import Kind, Statement
+from cassieq_spark.store.translate import DRIVER_ERRORS
 from cassieq_spark.store.transport import Node as Address
 from cassieq_spark.store.transport import Page, Request, Told
 from cassieq_spark.testing.simulated import cql
@@ -25,9 +26,11 @@ from cassieq_spark.testing.simulated.server import ROWS_PER_PAGE, Server
 class _Sent:
     """A request under way, which is answered once, or times out."""
 
-    def __init__(self, request: Request, told: Told) -> None:
+    def __init__(self, request: Request, told: Told, of_node: dict[_Sent, None]) -> None:
         self.request = request
         self._told = told
+        self._of_node = of_node
+        of_node[self] = None
         self._is_over = False
         self._timer = asyncio.get_running_loop().call_later(
             request.timeout_s,
@@ -40,6 +43,7 @@ class _Sent:
         """Answer, unless it was answered before."""
         if not self._is_over:
             self._is_over = True
+            self._of_node.pop(self, None)
             self._timer.cancel()
             self._told(answer)
 
@@ -70,6 +74,8 @@ class SimulatedTransport:
         self.failures: Mapping[Any, BaseException] = {}
         self._ready: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: dict[Node, dict[_Sent, None]] = {node: {} for node in ring.nodes}
+        ring.on_stop.append(self._break)
 
     @property
     def is_connected(self) -> bool:
@@ -123,8 +129,13 @@ class SimulatedTransport:
         if via is None:
             told(NoHostAvailable("no simulated node is up", {}))
             return
-        sent = _Sent(request, told)
+        sent = _Sent(request, told, self._sent[via])
         self.ring.network.carry(self.name, via.address, partial(self._arrive, via, sent))
+
+    def _break(self, node: Node) -> None:
+        """Tell all that is under way at a node that its connection is broken."""
+        for sent in self._sent[node]:
+            self.ring.network.carry(node.address, self.name, partial(sent.tell, shut()))
 
     def _arrive(self, via: Node, sent: _Sent) -> None:
         """Begin a request on a node."""
@@ -144,7 +155,7 @@ class SimulatedTransport:
             answer: Page | BaseException = await self.server.answer(via, sent.request)
         except Stopped:
             answer = shut()
-        except Exception as error:  # noqa: BLE001 - the client gets it
+        except DRIVER_ERRORS as error:
             answer = error
         if not via.is_up or via.lives != life:
             answer = shut()
