@@ -10,13 +10,13 @@
     ├─ StoreError                    StoreTimeout (TimeoutError) · CasAmbiguous · CasContention
     │                                StoreUnavailable (ConnectionError), of which
     │                                CassandraLoginFailed · TlsFailed
-    │                                SchemaMissing · SchemaMismatch · RowCorrupt
+    │                                SchemaMissing · SchemaMismatch (ReplicationDiffers) · RowCorrupt
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
     │                                TooManyKeys · MasterKeyInvalid
     ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
-    └─ HostError                     EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed
+    └─ HostError     EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed · WorkerEnvironment
 
 Spark carries only text across its boundary. So ``str(error)`` starts with ``[cassieq:<code>]`` and
 stands alone: what happened, which one, what to do. No code is ever renamed. Every error pickles.
