@@ -7,10 +7,11 @@
     ├─ ClientClosed · PutAmbiguous
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
-    ├─ StoreError                    StoreTimeout (TimeoutError) · CasAmbiguous · CasContention
+    ├─ StoreError                    CasAmbiguous · CasContention · RowCorrupt · SchemaMissing
+    │                                SchemaMismatch (ReplicationDiffers)
+    │                                StoreTimeout (TimeoutError)
     │                                StoreUnavailable (ConnectionError), of which
     │                                CassandraLoginFailed · TlsFailed
-    │                                SchemaMissing · SchemaMismatch (ReplicationDiffers) · RowCorrupt
     ├─ StreamError                   LeaseLost · DataLoss · OffsetUnreadable · StreamFenced
     │                                SinkError (SinkFenced · SinkIdReused · SinkDiverged)
     ├─ AccountError                  AccountNotFound · AccountExists · AccountInUse · KeyNotFound
@@ -20,7 +21,6 @@
 
 Spark carries only text across its boundary. So ``str(error)`` starts with ``[cassieq:<code>]`` and
 stands alone: what happened, which one, what to do. No code is ever renamed. Every error pickles.
-What catches OSError handles `CassieqError` before it, for the two with bases that are OSErrors.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ REASONS: Final = {
     "store/tls.py:_look": PROBE,
     "store/tls.py:disagreement": PROBE,
     "store/translate.py:translate": DRIVER,
+    "testing/simulated/transport.py:_coordinate": "only a simulated node is at work below it",
     "worker/work.py:_begin": LOCAL,
 }
 """Why no error of the store comes by, or why it is told apart, by file and function."""
