@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from contextvars import Context
@@ -17,6 +16,7 @@ from cassieq_spark.client import Client
 from cassieq_spark.clock import Cancellable, SystemClock
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store.session import CqlSession
+from cassieq_spark.testing.manual import ManualClock
 from cassieq_spark.testing.simulated.ring import Node, Ring
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
 
@@ -69,13 +69,11 @@ class _Timer:
         self._call()
 
 
-class MemoryClock:
+class MemoryClock(ManualClock):
     """Goes with this machine's clock, and ahead of it by what a test lets pass; a `Clock`."""
 
     def __init__(self) -> None:
-        self._base = SystemClock()
-        self._lock = threading.Lock()
-        self._ahead_us = 0
+        super().__init__(SystemClock())
         self._timers: dict[_Timer, None] = {}
 
     def advance(self, seconds: float) -> None:
@@ -84,24 +82,9 @@ class MemoryClock:
         Raises:
             ValueError: Time does not go back.
         """
-        if seconds < 0:
-            raise ValueError(f"time does not go back: advance({seconds})")
-        with self._lock:
-            self._ahead_us += round(seconds * 1e6)
+        super().advance(seconds)
         for timer in list(self._timers):
             timer.put_forward()
-
-    def now_us(self) -> int:
-        """See `cassieq_spark.clock.Clock`."""
-        return self._base.now_us() + self._ahead_us
-
-    def monotonic(self) -> float:
-        """See `cassieq_spark.clock.Clock`."""
-        return self._base.monotonic() + self._ahead_us / 1e6
-
-    def wait(self, seconds: float) -> None:
-        """See `cassieq_spark.clock.Clock`."""
-        self._base.wait(seconds)
 
     async def sleep(self, seconds: float) -> None:
         """See `cassieq_spark.clock.Clock`."""

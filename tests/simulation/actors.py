@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
+from tests.children.consumer import Pace, named
 from tests.simulation.draws import Draws
 
 if TYPE_CHECKING:
@@ -22,15 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
     from tests.storm.history import Entry
 
-FATES = {
-    "ack": 70,
-    "extend": 6,
-    "update": 4,
-    "release": 6,
-    "delay": 4,
-    "reject": 2,
-    "forget": 8,
-}
+FATES = Pace().fates
 
 
 class Log:
@@ -52,13 +45,6 @@ class Log:
         op = f"{self.who}.{next(self._ops)}"
         self.say(what, op=op, **fields)
         return op
-
-
-def named(messages: list[Delivery]) -> list[tuple[str, str, int]]:
-    return [
-        (one.body.decode().partition("|")[0], f"{one.lane}:{one.id}", one.delivery_count)
-        for one in messages
-    ]
 
 
 class Producer:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 _TOKEN: Final = re.compile(r"\s*('(?:[^']|'')*'|[A-Za-z_][\w.]*|-?\d+|<=|>=|[?(),=<>*{}:])")
@@ -199,7 +198,6 @@ class _Words:
             raise self.refused(f"{self.next!r} is left")
 
 
-@lru_cache(maxsize=1024)
 def parse(text: str) -> Select | Change:
     """Parse a statement whose keyspace is written in it.
 

@@ -267,9 +267,14 @@ class Coordinator:
         self.via = via
         self._life = via.lives
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the node has not stopped since this began."""
+        return self.via.is_up and self.via.lives == self._life
+
     def check(self) -> None:
         """Raise an error if the node has stopped meanwhile."""
-        if not self.via.is_up or self.via.lives != self._life:
+        if not self.is_alive:
             raise Stopped
 
     def needed(self, level: int) -> int:
@@ -419,9 +424,9 @@ class Coordinator:
         needed = self.needed(level)
 
         def hint(answers: Collection[Node]) -> None:
-            if self.via.is_up and self.via.lives == self._life:
-                for node in self.ring.replicas:
-                    if node in seen and node not in answers:
+            if self.is_alive:
+                for node in seen:
+                    if node not in answers:
                         self.ring.keep_hint(self.via, node, key, change)
 
         for node in self.ring.replicas:

@@ -88,12 +88,19 @@ class Server:
         self._places: dict[bytes, _Place] = {}
         self._commands: dict[Statement, cql.Select | cql.Change] = {}
 
-    def table(self, name: str) -> cql.Table:
-        """Return a table by its name with the keyspace.
+    def command_of(self, statement: Statement) -> tuple[cql.Select | cql.Change, cql.Table]:
+        """Return a statement as it is understood, and its table.
 
         Raises:
-            InvalidRequest: It does not exist.
+            InvalidRequest: The table does not exist.
         """
+        command = self._commands.get(statement)
+        if command is None:
+            command = cql.parse(statement.cql.format(ks=self.ring.keyspace))
+            self._commands[statement] = command
+        return command, self._table(command.table)
+
+    def _table(self, name: str) -> cql.Table:
         if self.ring.copies is None:
             raise InvalidRequest(f"Keyspace {self.ring.keyspace} does not exist")
         table = self.ring.tables.get(name.rpartition(".")[2])
@@ -111,11 +118,7 @@ class Server:
         statement = request.statement
         if statement.kind is Kind.SYSTEM:
             return self._of_system(via, statement)
-        command = self._commands.get(statement)
-        if command is None:
-            command = cql.parse(statement.cql.format(ks=self.ring.keyspace))
-            self._commands[statement] = command
-        table = self.table(command.table)
+        command, table = self.command_of(statement)
         coordinator = Coordinator(self.ring, via)
         rows = [tuple(map(_plain, row)) for row in request.rows]
         if isinstance(command, cql.Select):

@@ -90,8 +90,7 @@ class SimulatedTransport:
         """See `Transport`."""
         del timeout_s
         if statement.kind is not Kind.SYSTEM:
-            command = cql.parse(statement.cql.format(ks=self.ring.keyspace))
-            self.server.table(command.table)
+            self.server.command_of(statement)
         self._ready.add(statement.name)
 
     def nodes(self) -> list[Address]:
@@ -150,15 +149,12 @@ class SimulatedTransport:
         task.add_done_callback(self._tasks.discard)
 
     async def _coordinate(self, via: Node, sent: _Sent) -> None:
-        life = via.lives
         try:
             answer: Page | BaseException = await self.server.answer(via, sent.request)
         except Stopped:
             answer = shut()
         except DRIVER_ERRORS as error:
             answer = error
-        if not via.is_up or via.lives != life:
-            answer = shut()
         self.ring.network.carry(via.address, self.name, partial(sent.tell, answer))
 
     def _coordinator(self, wanted: Address | None) -> Node | None:
