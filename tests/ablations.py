@@ -698,10 +698,20 @@ ABLATIONS: Final = (
     Ablation(
         mark="T17",
         rule="A get that read too slowly claims for longer than a read takes.",
-        old="max(wanted.visibility_us, 2 * took_us)",
+        old="max(wanted.visibility_us, 2 * min(took_us))",
         new="wanted.visibility_us",
         tests=(
             "tests/node/test_time.py::test_t17_a_get_that_reads_slowly_each_time_claims_for_longer",
+        ),
+    ),
+    Ablation(
+        mark="T17",
+        rule="A get whose process stood still once claims for no longer.",
+        old="            if len(took_us) > 1:\n",
+        new="            if True:\n",
+        within="cassieq_spark/queue/get/getter.py",
+        tests=(
+            "tests/node/test_time.py::test_t17_a_get_whose_process_stood_still_once_claims_for_no_longer",
         ),
     ),
     Ablation(

@@ -321,6 +321,20 @@ def test_t17_a_get_that_reads_slowly_each_time_claims_for_longer(door: Door) -> 
     assert [b"m"] == [message.body for message in door.queue.get(visibility_timeout=1)]
 
 
+@pytest.mark.invariant("I10")
+def test_t17_a_get_whose_process_stood_still_once_claims_for_no_longer(door: Door) -> None:
+    """Found by a seed of the simulation: if the consumer died now, nobody saw the message for long.
+
+    A laptop that was closed, or a machine that was moved.
+    """
+    door.put_sealed(b"m")
+    door.faults.before("read_messages", lambda: door.clock.advance(3_600))
+
+    (message,) = door.queue.get(visibility_timeout=30)
+
+    assert us_of(message.visible_until) <= door.lane.clock.now_us() + 30_000_000
+
+
 def test_t17_a_get_that_can_read_nothing_in_time_says_so(door: Door) -> None:
     door.put_sealed(b"m")
     waits = iter(10.0**power for power in range(1, 20))

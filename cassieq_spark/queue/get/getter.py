@@ -29,9 +29,10 @@ from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Delivery, proof_of, read_deliveries
 
 _READS: Final = 4
-"""A get claims and reads at most this many times, if leases run out while bodies are read. Each
-lease is longer than the last read took, so the second time is enough, unless this machine is
-suspended again and again."""
+"""A get claims and reads at most this many times, if leases run out while bodies are read. From the
+third time on, leases are longer than the shortest of the reads, so that is enough, unless this
+machine is suspended again and again. One long read says nothing: the process may have stood still,
+and a consumer that dies later would hide its messages for as long."""
 
 READS_PER_S: Final = 64
 LONGEST_PAUSE_S: Final = 2.0
@@ -133,6 +134,7 @@ class Getter:
         self, lane: Lane, reader: QueueReader, wanted: GetRequest
     ) -> list[Delivery]:
         at_least = wanted.min_priority
+        took_us: list[int] = []
         for _ in range(_READS):
             claimed: list[Claimed] = []
             if await reader.may_find(at_least=at_least):
@@ -143,10 +145,10 @@ class Getter:
             began = lane.clock.monotonic()
             if messages := await read_in_time(lane, claimed):
                 return messages
-            # Others may have the messages now. If not, the next lease must be longer than a read
-            # takes.
-            took_us = int((lane.clock.monotonic() - began) * 1e6)
-            reader.holder.visibility_us = max(wanted.visibility_us, 2 * took_us)
+            # Others may have the messages now. If not, a lease must be longer than a read takes.
+            took_us.append(int((lane.clock.monotonic() - began) * 1e6))
+            if len(took_us) > 1:
+                reader.holder.visibility_us = max(wanted.visibility_us, 2 * min(took_us))
         raise StoreTimeout(
             f"the leases of messages of queue {lane.queue!r} ran out {_READS} times in a row "
             "while their bodies were read. The messages were given back. Try again, with a "
