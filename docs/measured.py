@@ -21,6 +21,7 @@ PROGRAMS = Path("bench") / "results" / "programs.json"
 LATENCY = Path("bench") / "results" / "latency.json"
 SINKS = Path("bench") / "results" / "sinks.json"
 ENGINE = Path("bench") / "results" / "engine.json"
+CHOICE = Path("bench") / "results" / "choice.json"
 SHARDS = Path("bench") / "results" / "shards.json"
 SCHEDULED = Path("bench") / "results" / "scheduled.json"
 GATEWAY = Path("bench") / "results" / "gateway.json"
@@ -107,6 +108,7 @@ def pages(root: Path) -> dict[str, str]:
         "numbers": (BENCH, numbers_page),
         "programs": (PROGRAMS, programs_page),
         "engine": (ENGINE, engine_page),
+        "choice": (CHOICE, choice_page),
         "shards": (SHARDS, shards_page),
         "scheduled": (SCHEDULED, scheduled_page),
         "gateway": (GATEWAY, gateway_page),
@@ -198,6 +200,35 @@ def engine_page(found: dict[str, Any]) -> str:
         f"{found['rounds']} rounds by turns (least to most); {found['releases']['before']} and "
         f"{found['releases']['after']}; {found['machine']['cores']} cores shared by Cassandra and "
         f"all clients; {_run_as(found)}"
+    )
+    return _with_text(table(titles, rows), text)
+
+
+def choice_page(found: dict[str, Any]) -> str:
+    """What programs cost each other that drain one lane."""
+    rows = []
+    for one in found["cases"].values():
+        before, after = one["before"], one["after"]
+        rows.append(
+            [
+                str(one["processes"]),
+                str(one["buckets"]),
+                f"{before['cas_per_100']['median']:.2f}",
+                f"{after['cas_per_100']['median']:.2f}",
+                f"{before['refused']['median']:.0%}",
+                f"{after['refused']['median']:.0%}",
+                _spread(one["ratio"]["messages_per_s"], "{:.2f}"),
+            ]
+        )
+    titles = [
+        *("processes", "buckets", "CASes for 100, before", "after"),
+        *("refused, before", "after", "messages a second, after / before"),
+    ]
+    text = (
+        f"{found['messages']:,} messages of {found['body_bytes']} bytes, {found['at_once']} at "
+        f"once; medians of {found['rounds']} rounds by turns (least to most); "
+        f"{found['releases']['before']} and {found['releases']['after']}; "
+        f"{found['machine']['cores']} cores shared by Cassandra and all clients; {_run_as(found)}"
     )
     return _with_text(table(titles, rows), text)
 
