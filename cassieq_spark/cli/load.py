@@ -169,8 +169,8 @@ def get(
 ) -> None:
     """Get messages and print how fast it went, but not the messages.
 
-    Without --ack, all messages are given back at the end. Exit code 3 if --idle-timeout ended it
-    before --count.
+    Without --ack, all messages are given back at the end, and each has one delivery more: at the
+    queue's max_deliveries it is dead. Exit code 3 if --idle-timeout ended it before --count.
 
     Args:
         batch: The most messages in one get. Default: 100, or a 20th of --rate.

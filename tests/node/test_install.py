@@ -105,6 +105,21 @@ def test_a_program_puts_gets_and_acks(producer: Installed, cassandra: EmbeddedCa
     assert ["3001 0 0", "[]"] == producer.says(PUT_GET_ACK, cassandra.contact_points).splitlines()
 
 
+def test_its_pytest_fixture_is_there_without_a_word_of_configuration(
+    producer: Installed, pytestconfig: pytest.Config
+) -> None:
+    guide = (pytestconfig.rootpath / "docs" / "guides" / "testing.md").read_text("utf-8")
+    example = next(one for one in re.findall(r"```python\n(.*?)```", guide, re.S) if "def " in one)
+    (producer.home / "test_orders.py").write_text(example)
+    added = producer.run("python", "-m", "pip", "--quiet", "install", "pytest")
+    assert 0 == added.returncode, added.stderr
+
+    done = producer.run("python", "-m", "pytest", "-q", "-W", "error", "test_orders.py")
+
+    assert 0 == done.returncode, done.stdout
+    assert "1 passed" in done.stdout
+
+
 def test_the_shell_does_what_the_page_about_installing_says(
     producer: Installed, cassandra: EmbeddedCassandra, pytestconfig: pytest.Config
 ) -> None:

@@ -299,7 +299,10 @@ def test_a_request_goes_on_with_its_callers_trace(spans: Spans, served: str, ord
     assert request.parent is not None
     assert TRACE == f"{request.parent.trace_id:032x}"
     assert SpanKind.SERVER is request.kind
-    assert 201 == (request.attributes or {})["http.response.status_code"]
+    assert ("rest", "putMessage", 201) == tuple(
+        (request.attributes or {})[name]
+        for name in ("cassieq.api", "cassieq.operation", "http.response.status_code")
+    )
     inner = spans.one(f"put {orders.name}")
     assert {"traceparent": id_of(inner)} == got[0]["headers"]
     assert inner.parent is not None
