@@ -208,4 +208,4 @@ def test_a_min_priority_that_the_queue_does_not_have_is_refused(open_door: OpenD
     options = parse_source({"contactPoints": "here", "queue": door.lane.queue, "minPriority": "5"})
 
     with pytest.raises(OptionInvalid, match=r"minPriority is 5, allowed: .* 0 to 1"):
-        Planner(door.lane.store, options)
+        Planner.open(door.lane.store, options)

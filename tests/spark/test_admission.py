@@ -32,7 +32,7 @@ LWTS = {one.name for one in every_statement() if one.kind is Kind.CAS}
 
 @contextmanager
 def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane.store, streams.parsed(**options))
+    planner = Planner.open(streams.lane.store, streams.parsed(**options))
     try:
         yield planner
     finally:

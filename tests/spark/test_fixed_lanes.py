@@ -141,12 +141,12 @@ def test_min_priority_leaves_lower_classes(lanes: Streams) -> None:
 def test_a_batch_over_lanes_is_replayed_from_its_offset_alone(lanes: Streams) -> None:
     """Bucket 0 of six lanes: entries that named buckets alone would be one."""
     lanes.put(keyed(lanes, 120))
-    first = Planner(lanes.lane.store, lanes.parsed())
+    first = Planner.open(lanes.lane.store, lanes.parsed())
     end = first.latest(first_offset := _initial(), Limits())
     planned = first.plan(first_offset, end)
     first.close()
 
-    again = Planner(lanes.lane.store, lanes.parsed(minPriority=2))
+    again = Planner.open(lanes.lane.store, lanes.parsed(minPriority=2))
     replayed = again.plan(first_offset, end)
 
     def content(plan: Any) -> dict[Any, Any]:

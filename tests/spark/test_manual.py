@@ -28,7 +28,7 @@ ALL = Limits()
 
 @contextmanager
 def manual(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane.store, streams.parsed(ackMode="manual", **options))
+    planner = Planner.open(streams.lane.store, streams.parsed(ackMode="manual", **options))
     try:
         yield planner
     finally:

@@ -45,7 +45,7 @@ def pattern_of(streams: Streams) -> str:
 
 @contextmanager
 def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane.store, streams.parsed(queue=None, **options))
+    planner = Planner.open(streams.lane.store, streams.parsed(queue=None, **options))
     try:
         yield planner
     finally:

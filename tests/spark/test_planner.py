@@ -40,7 +40,7 @@ ALL = Limits()
 
 @contextmanager
 def run_of(streams: Streams, **options: object) -> Iterator[Planner]:
-    planner = Planner(streams.lane.store, streams.parsed(**options))
+    planner = Planner.open(streams.lane.store, streams.parsed(**options))
     try:
         yield planner
     finally:

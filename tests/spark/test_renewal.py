@@ -38,7 +38,7 @@ def test_a_renewal_that_an_outage_held_up_is_followed_by_another_at_once(streams
     with streams.in_an_hour() as lane:
         clock = lane.clock
         assert isinstance(clock, ManualClock)
-        planner = Planner(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
+        planner = Planner.open(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
         try:
             planner.latest(INITIAL.to_json(), Limits())
             with FaultyStore().on(lane.store.session) as faults:
@@ -59,7 +59,7 @@ def test_t5_leases_that_were_granted_late_are_renewed_before_they_run_out(
     with streams.in_an_hour() as lane:
         clock = lane.clock
         assert isinstance(clock, ManualClock)
-        planner = Planner(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
+        planner = Planner.open(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
         try:
             with FaultyStore().on(lane.store.session) as faults:
                 faults.before("update_bucket", lambda: clock.advance(VISIBILITY_S * 0.8))
@@ -84,7 +84,7 @@ def test_t5_other_leases_are_renewed_while_one_bucket_does_not_answer(
         clock = lane.clock
         assert isinstance(clock, ManualClock)
         lane.store.session.patience_s = 100.0  # as `store.shared` has it
-        planner = Planner(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
+        planner = Planner.open(lane.store, streams.parsed(visibilityTimeout=VISIBILITY_S))
         try:
             end = planner.latest(INITIAL.to_json(), Limits())
             buckets = {leased.place.bucket for leased in SourceOffset.from_json(end).leases}

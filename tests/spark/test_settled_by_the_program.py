@@ -52,7 +52,7 @@ def run_of(door: Door, node: EmbeddedCassandra, **options: object) -> Iterator[P
         "visibilityTimeout": VISIBILITY_S,
         **options,
     }
-    planner = Planner(door.store, parse_source(given))
+    planner = Planner.open(door.store, parse_source(given))
     try:
         yield planner
     finally:

@@ -107,7 +107,7 @@ def test_a_copied_checkpoint_fences_the_first_query(streams: Streams) -> None:
     try:
         assert running.wait(60)
         offset = (streams.checkpoint() / "offsets" / "0").read_text().splitlines()[-1]
-        copy = Planner(streams.lane.store, streams.parsed(visibilityTimeout="1h"))
+        copy = Planner.open(streams.lane.store, streams.parsed(visibilityTimeout="1h"))
         try:
             assert 600 == sum(
                 planned.runs.count

@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from uuid import UUID
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
@@ -32,7 +32,6 @@ from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.one_queue import Limits, OneQueue, messages
 from cassieq_spark.spark.source.renewal import Renewal
 from cassieq_spark.spark.source.subscription import Subscription
-from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
 
 T = TypeVar("T")
@@ -58,9 +57,6 @@ class Planner:
     Attributes:
         run: Fresh with each start of the query. Leases carry it, so that a copy of this checkpoint
             that runs elsewhere is noticed [P25].
-
-    Raises:
-        QueueNotFound, OptionInvalid: See `Subscription.begin`.
     """
 
     def __init__(self, store: Store, options: SourceOptions) -> None:
@@ -82,7 +78,18 @@ class Planner:
         self._pending: tuple[str, SourceOffset] | None = None
         self._acked: tuple[UUID | None, int] = (None, 0)
         self._plans: dict[str, Plan] = {}
-        portal.run(self._subscription.begin())
+
+    @classmethod
+    @blocking
+    async def open(cls, store: Store, options: SourceOptions) -> Self:
+        """Begin a run.
+
+        Raises:
+            QueueNotFound, OptionInvalid: See `Subscription.begin`.
+        """
+        planner = cls(store, options)
+        await planner._subscription.begin()
+        return planner
 
     def limits(self, limit: ReadLimit) -> Limits:
         """The limits for what Spark passes on: our own kind, or "all" for ``Trigger.Once``."""

@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from cassieq_spark.store import store  # noqa: PLC0415 - as said
 
             environment.tell_if_slow()
-            self._planner = Planner(store.shared(self._options.connection), self._options)
+            self._planner = Planner.open(store.shared(self._options.connection), self._options)
         return self._planner
 
 
