@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import multiprocessing
+import signal
 import sys
 from collections import Counter
 from hashlib import blake2b
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".simulation"
+LONGEST_S: Final = 180
 
 
 def main() -> int:
@@ -49,6 +51,8 @@ def main() -> int:
             done[one["seed"]] = one
             if one["wrong"]:
                 print(f"seed {one['seed']}: {one['wrong'][0]}", flush=True)
+                if given.until_wrong:
+                    return 1
     took_s = SystemClock().monotonic() - began
     return _summary([done[seed] for seed in wanted], len(left), took_s)
 
@@ -58,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--seed", type=int, help="run this one alone, and show what it sent")
+    parser.add_argument("--until-wrong", action="store_true", help="end with the first wrong one")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     return parser
 
@@ -78,12 +83,20 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def _took_too_long(*_: Any) -> None:
+    raise TimeoutError(f"it runs for {LONGEST_S} s, so it probably never ends")
+
+
 def result_of(seed: int) -> dict[str, Any]:
     """Run a seed; what is kept of it."""
+    signal.signal(signal.SIGALRM, _took_too_long)
+    signal.alarm(LONGEST_S)
     try:
         found = run(seed)
     except Exception as error:  # noqa: BLE001 - the simulation's own, or what a client raised
         return {"seed": seed, "wrong": [f"error: {error!r}"[:1000]], "statements": 0}
+    finally:
+        signal.alarm(0)
     return {
         "seed": seed,
         "wrong": [f"{one.kind}: {one.what}"[:1000] for one in found.anomalies],

@@ -5,7 +5,6 @@ Their entries are those of `tests.storm.history`, in virtual time.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,21 +17,34 @@ from tests.simulation.draws import Draws
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from cassieq_spark.aio.client import AsyncClient
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.message import Delivery
-    from tests.simulation.world import World
+    from tests.simulation.world import World, WorldClock
     from tests.storm.history import Entry
 
 FATES = Pace().fates
 
 
-class Log:
-    """One actor's way to write the history of a world."""
+FAR_S = 190
+"""With periods of a minute, a message with this delay waits in a due lane."""
 
-    def __init__(self, world: World, history: list[Entry], who: str) -> None:
+SHARED_S = 5
+"""How long all producers put the same keys, and then others."""
+
+
+class Log:
+    """One actor's way to write the history of a world.
+
+    Attributes:
+        sleep: Waits as its process does: longer, if that stands still.
+    """
+
+    def __init__(self, world: World, history: list[Entry], who: str, clock: WorldClock) -> None:
         self._world = world
         self._history = history
         self.who = who
+        self.sleep = clock.sleep
         self._ops = itertools.count()
 
     def now(self) -> float:
@@ -48,54 +60,97 @@ class Log:
 
 
 class Producer:
-    """Puts so many messages, one and many, at once and delayed."""
+    """Puts so many messages: one and many, at once and delayed, with and without keys."""
 
-    def __init__(self, world: World, queues: list[AsyncQueue], log: Log, count: int) -> None:
-        self._queues = queues
+    def __init__(self, world: World, queue: AsyncQueue, log: Log, count: int) -> None:
+        self._queue = queue
         self._log = log
         self._count = count
         self._draws = Draws(world.seed, log.who)
+        settings = queue.settings
+        self._shares = settings.dedup_window_s is not None
+        self._far_share = 0.1 if settings.schedule_period_s == 60 else 0.0
 
     async def work(self) -> None:
         draws, done = self._draws, 0
         while done < self._count:
-            queue = draws.choice(self._queues)
             many = draws.randint(1, 8) if draws.random() < 0.5 else 1
             keys = [f"{self._log.who}.{done + at}" for at in range(many)]
             done += many
-            await self._put(queue, keys)
-            await asyncio.sleep(draws.choice([0.0, 0.01, 0.1, 0.5]))
+            if self._shares and draws.random() < 0.3:
+                await self._put_shared(many)
+            elif draws.random() < self._far_share:
+                await self._put_far(keys)
+            else:
+                delay = draws.choice((1, 2, 30)) if draws.random() < 0.1 else 0
+                ttl = draws.choice((1, 5, 20)) if draws.random() < 0.1 else None
+                await self._put(keys, delay=delay, ttl=ttl)
+            await self._log.sleep(draws.choice([0.0, 0.01, 0.1, 0.5]))
 
-    async def _put(self, queue: AsyncQueue, keys: list[str]) -> None:
-        draws, log = self._draws, self._log
-        delay = draws.choice((1, 2, 30)) if draws.random() < 0.1 else 0
-        ttl = draws.choice((1, 5, 20)) if draws.random() < 0.1 else None
+    async def _put_shared(self, many: int) -> None:
+        """Put keys that others put at the same time."""
+        keys = [f"shared.{self._log.now() // SHARED_S:.0f}.{at}" for at in range(many)]
+        await self._put(keys, dedup_keys=keys)
+
+    async def _put_far(self, keys: list[str]) -> None:
+        """Put into a due lane; a third of those that are alone are cancelled."""
+        is_cancelled = len(keys) == 1 and self._draws.random() < 1 / 3
+        # A chosen id is not indexed.
+        ids = await self._put(keys, delay=FAR_S, far=True, chooses_ids=not is_cancelled)
+        if not is_cancelled or not ids:
+            return
+        op = self._log.begin("cancels", key=keys[0])
+        try:
+            done = await self._queue.cancel(ids[0])
+        except CassieqError as error:
+            self._log.say("failed", error=str(error))
+        else:
+            self._log.say("cancelled", op=op, key=keys[0], done=done)
+
+    async def _put(
+        self,
+        keys: list[str],
+        *,
+        delay: int = 0,
+        ttl: int | None = None,
+        far: bool = False,
+        chooses_ids: bool = True,
+        dedup_keys: list[str] | None = None,
+    ) -> list[str]:
+        """Put; return the ids that are known."""
+        draws, log, queue = self._draws, self._log, self._queue
         ids = [str(self._id()) for _ in keys]
         where: dict[str, Any] = {
             "priority": draws.randrange(queue.settings.priorities),
             "key": draws.choice((None, "a", "b", "c")),
         }
-        op = log.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=False, far=False)
+        shared = dedup_keys is not None
+        op = log.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=shared, far=far)
+        bodies = [key.encode() for key in keys]
+        times: dict[str, Any] = {"delay": delay, "ttl": ttl}
         try:
-            if len(keys) == 1:
-                await queue.put(keys[0].encode(), delay=delay, ttl=ttl, message_id=ids[0], **where)
+            if len(keys) == 1 and not shared:
+                chosen = ids[0] if chooses_ids else None
+                done = [await queue.put(bodies[0], message_id=chosen, **times, **where)]
             else:
-                bodies = [key.encode() for key in keys]
-                await queue.put_many(bodies, delay=delay, ttl=ttl, message_ids=ids, **where)
+                done = await queue.put_many(
+                    bodies, message_ids=ids, dedup_keys=dedup_keys, **times, **where
+                )
         except PutAmbiguous as error:
             known = dict(zip(ids, keys, strict=True))
-            log.say(
-                "put",
-                op=op,
-                stored=[known[one] for one in error.stored if one in known],
-                unknown=[known[one] for one in error.message_ids if one in known],
-            )
+            stored = [known[one] for one in error.stored if one in known]
+            unknown = [known[one] for one in error.message_ids if one in known]
+            if not chooses_ids:
+                stored, unknown = [], keys
+            log.say("put", op=op, stored=stored, unknown=unknown)
             log.say("failed", error=str(error))
+            return []
         except CassieqError as error:
             log.say("put", op=op, stored=[], unknown=[])
             log.say("failed", error=str(error))
-        else:
-            log.say("put", op=op, stored=keys, unknown=[])
+            return []
+        log.say("put", op=op, stored=keys, unknown=[])
+        return [str(one) for one in done]
 
     def _id(self) -> UUID:
         return UUID(int=self._draws.getrandbits(128), version=4)
@@ -122,14 +177,14 @@ class Consumer:
                 await self.round()
             except CassieqError as error:
                 self._log.say("failed", error=str(error))
-            await asyncio.sleep(self._draws.choice([0.0, 0.05, 0.3]))
+            await self._log.sleep(self._draws.choice([0.0, 0.05, 0.3]))
 
     async def round(self) -> None:
         draws = self._draws
         hold_s = draws.choice(self._holds_s)
         messages = await self.get(draws.choice([1, 5, 20, 60]), hold_s, draws.choice([0, 0.2, 3]))
         if draws.random() < 0.3:
-            await asyncio.sleep(draws.random() * hold_s * 1.2)
+            await self._log.sleep(draws.random() * hold_s * 1.2)
         weights = dict(FATES)
         if self._queue.settings.dead_letter_queue is None:
             weights.pop("reject")
@@ -188,17 +243,75 @@ class Consumer:
         return self._log.begin(what, queue=self._queue.name, named=named(messages), **fields)
 
 
+class Redriver:
+    """Sends dead letters back until it is told to end."""
+
+    def __init__(self, world: World, client: AsyncClient, queue: str, log: Log) -> None:
+        self._client = client
+        self._queue = queue
+        self._log = log
+        self._draws = Draws(world.seed, log.who)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            await self._log.sleep(self._draws.choice([2, 8]))
+            self._log.say("redrives")
+            try:
+                await self._client.redrive(self._queue)
+            except CassieqError as error:
+                self._log.say("failed", error=str(error))
+
+
+class Recreator:
+    """Creates, uses and deletes one queue, beside others who do the same.
+
+    Raises:
+        AssertionError: A queue held a message of an earlier queue of its name [T6].
+    """
+
+    def __init__(self, world: World, client: AsyncClient, name: str, log: Log) -> None:
+        self._client = client
+        self._name = name
+        self._log = log
+        self._draws = Draws(world.seed, log.who)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            try:
+                await self._live(is_over)
+            except CassieqError as error:
+                self._log.say("failed", error=str(error))
+            await self._log.sleep(self._draws.choice([0.1, 1.0]))
+
+    async def _live(self, is_over: Callable[[], bool]) -> None:
+        draws = self._draws
+        queue, _ = await self._client.find_or_create_queue(self._name, bucket_size=4)
+        life = f"{queue.created_at}".encode()
+        while not is_over():
+            match draws.choice(["put", "put", "get", "get", "delete"]):
+                case "put":
+                    await queue.put_many([life] * draws.randint(1, 6))
+                case "get":
+                    messages = await queue.get(10, visibility_timeout=2, wait=0.2)
+                    others = [one.body for one in messages if one.body != life]
+                    assert not others, f"a queue created at {life!r} holds messages of {others}"
+                    await queue.ack(messages)
+                case "delete":
+                    await queue.delete(force=True)
+            await self._log.sleep(draws.choice([0.05, 0.5]))
+
+
 class Repairer:
     """Runs repair passes until it is told to end."""
 
-    def __init__(self, world: World, client: Any, log: Log) -> None:
+    def __init__(self, world: World, client: AsyncClient, log: Log) -> None:
         self._client = client
         self._log = log
         self._draws = Draws(world.seed, log.who)
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
-            await asyncio.sleep(self._draws.choice([1, 5, 20]))
+            await self._log.sleep(self._draws.choice([1, 5, 20]))
             try:
                 await self._client.repair(full=self._draws.random() < 0.2)
             except CassieqError as error:

@@ -20,6 +20,10 @@ class Mischief:
 
     Each world has some kinds of them, drawn by its seed (swarm testing): with all kinds at once,
     rare states that need quiet would not come about.
+
+    Attributes:
+        jumps: Whether the clock of a node may be wrong by much. Then no other one may be away, and
+            no client may start (docs/operations/cluster.md, clocks).
     """
 
     def __init__(self, world: World, transports: list[WorldTransport]) -> None:
@@ -27,8 +31,11 @@ class Mischief:
         self._transports = transports
         self._weather = world.network.weather
         self._draws = Draws(world.seed, "faults")
-        kinds = [self.stop, self.cut, self.slow, self.lose, self.double, self.unanswer]
-        self._kinds = self._draws.sample([*kinds, self.kill], k=self._draws.randint(1, 5))
+        self.jumps = self._draws.random() < 0.2
+        kinds = [self.slow, self.lose, self.double, self.unanswer, self.kill, self.suspend]
+        kinds += [self.jump] if self.jumps else [self.stop, self.cut]
+        self._kinds = self._draws.sample(kinds, k=self._draws.randint(1, 5))
+        self._wrong = self._draws.choice(world.clocks)
 
     async def work(self, over_s: float) -> None:
         """Go on until a time. What has begun by then ends soon after."""
@@ -36,6 +43,11 @@ class Mischief:
             await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]))
             fault = self._draws.choice(self._kinds)
             fault(self._draws.choice(self._world.ring.nodes), self._draws.choice([0.3, 2.0, 8.0]))
+
+    def end(self) -> None:
+        """Let the clocks be right again; what else has begun ends by itself."""
+        if abs(self._wrong.ahead_us) > 200_000:
+            self._wrong.ahead_us = 0
 
     def stop(self, node: Node, lasts_s: float) -> None:
         """A node stops as by a kill, and starts again; the others learn of it late or never."""
@@ -78,6 +90,19 @@ class Mischief:
         one = self._draws.choice(self._transports)
         one.unanswered = self._draws.choice([0.05, 0.3])
         self._world.loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
+
+    def suspend(self, _: Node, lasts_s: float) -> None:
+        """A client's process stands still, for as long as a lease, or for longer."""
+        one = self._draws.choice(self._transports)
+        self._world.seen["suspend"] += 1
+        one.clock.resumes_s = self._world.loop.time() + lasts_s * self._draws.choice([0.1, 1, 3])
+
+    def jump(self, _: Node, __: float) -> None:
+        """The clock of one node jumps, always of the same one."""
+        self._world.seen["clock jump"] += 1
+        self._wrong.ahead_us = 1_000 * round(
+            self._draws.choice([1.0, -1.0]) * 1_000 * self._draws.choice([0.1, 2.0, 30.0, 3_600.0])
+        )
 
     def kill(self, _: Node, __: float) -> None:
         """A client dies; two live on."""

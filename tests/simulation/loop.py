@@ -17,6 +17,8 @@ from typing import Any
 from cassieq_spark.store import portal
 from cassieq_spark.store.caller import Inbox
 
+SHORTEST_S = 1e-9
+
 
 class Idle(RuntimeError):
     """Nothing is ready and no timer is set: what the program waits for can never come."""
@@ -44,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now_s = 0.0
         self._selector = _Jump(self)
-        self._clock_resolution = 1e-9
+        self._clock_resolution = 1e-10
         self.failures: list[str] = []
         self.set_exception_handler(self._note_failure)
         self.outside: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
@@ -56,6 +58,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return the virtual time."""
         return self._now_s
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Set a timer: each wait lets some time pass, however short it is."""
+        if when > self._now_s:
+            when = max(when, self._now_s + SHORTEST_S)
+        return super().call_at(when, callback, *args, context=context)
 
     def jump(self) -> None:
         """Let time pass until the first timer."""

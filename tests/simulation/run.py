@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.testing.simulated.paxos import Variant
-from tests.simulation.actors import Consumer, Log, Producer, Repairer
+from tests.simulation.actors import Consumer, Log, Producer, Recreator, Redriver, Repairer
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
+from tests.simulation.streams import Sink, Source
 from tests.simulation.world import COPIES, DATACENTER, World, WorldTransport
 from tests.storm.book import read
 from tests.storm.checker import Anomaly, check
@@ -19,10 +20,20 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Coroutine
 
+    from cassieq_spark.client import Client
+    from cassieq_spark.queue.inspect.stats import QueueStats
     from tests.storm.history import Entry
 
 FAULTS_S = 20.0
 PEACE_S = 10.0
+AFTER_A_LEAP_S = 8.0
+GRACE_S = 86_400
+"""``gc_grace_seconds`` of the tables."""
+
+HINT_WINDOW_S = 10_800.0
+"""A node that is away for longer gets no hints any more (``max_hint_window``)."""
+
+LEAPS_S = (700.0, 20_000.0, 100_000.0, 300_000.0)
 ENDS_WITHIN_S = 600.0
 DRAINED_WITHIN_S = 900.0
 QUIET = 1
@@ -88,7 +99,10 @@ class Play:
         self._world = world
         self._draws = Draws(world.seed, "play")
         self._transports: list[WorldTransport] = []
+        self._queries: list[Source | Sink] = []
         self._is_over = False
+        self._may_start = True
+        self._bucket_size = 0
 
     def prepare(self) -> None:
         """Make the tables and the queues."""
@@ -102,26 +116,81 @@ class Play:
             "shards": draws.choice([1, 1, 3]),
             "linger": draws.choice([0.02, 0.02, 1.0]),
         }
+        if draws.random() < 0.4:
+            settings["dedup_window"] = 3_600
+        if draws.random() < 0.3:
+            settings |= {"schedule_period": 60, "schedule_after": 60}
         if draws.random() < 0.5:
             settings |= {"max_deliveries": draws.choice([2, 4]), "dead_letter_queue": DEAD}
         client.create_queue(MAIN, **settings)
+        self._bucket_size = settings["bucket_size"]
 
     async def work(self) -> list[Anomaly]:
         """Let clients work among faults, then in peace; take all that is left."""
-        for number in range(self._draws.randint(2, 4)):
+        world, draws = self._world, self._draws
+        for number in range(draws.randint(2, 4)):
             await self._begin_client(number)
-        loop = self._world.loop
-        await Mischief(self._world, self._transports).work(loop.time() + FAULTS_S)
+        mischief = Mischief(world, self._transports)
+        self._may_start = not mischief.jumps
+        queries = self._begin_queries() if self._may_start else []
+        await mischief.work(world.loop.time() + FAULTS_S)
+        if draws.random() < 0.25:
+            await self._leap()
+            await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
+        mischief.end()
         await asyncio.sleep(PEACE_S)
         self._is_over = True
-        actors = [actor for one in self._transports for actor in one.actors]
+        alive = [one for one in self._transports if not one.is_dead]
+        actors = [*queries, *(actor for one in alive for actor in one.actors)]
         _, late = await asyncio.wait(actors, timeout=ENDS_WITHIN_S)
         if late:
-            return [Anomaly(kind="stuck", what=f"{len(late)} programs have not ended")]
+            return [Anomaly(kind="stuck", what=f"{len(late)} programs have not ended: {late}")]
         for actor in actors:
             if not actor.cancelled():
                 actor.result()
+        self.history += [one.tell_committed() for one in self._queries if isinstance(one, Sink)]
         return await self._drain()
+
+    async def _leap(self) -> None:
+        """Let much time pass while nobody works, perhaps without one of the nodes."""
+        world, draws = self._world, self._draws
+        world.seen["leap"] += 1
+        node = draws.choice(world.ring.nodes)
+        is_away = (
+            self._may_start and draws.random() < 0.7 and all(one.is_up for one in world.ring.nodes)
+        )
+        if is_away:
+            world.ring.stop(node)
+            world.ring.convict(node)
+            await asyncio.sleep(draws.choice([0.0, 3.0]))
+        seconds = draws.choice(LEAPS_S)
+        await world.leap(seconds)
+        if is_away and seconds > HINT_WINDOW_S:
+            world.ring.forget_hints(node)
+        for one in world.ring.nodes:
+            if one.is_up and draws.random() < 0.7:
+                world.ring.compact(one, GRACE_S)
+        if is_away:
+            world.ring.start(node)
+
+    def _begin_queries(self) -> list[asyncio.Task[None]]:
+        """Start streaming queries, each with programs of its own."""
+        world, draws = self._world, self._draws
+        if draws.random() < 0.3:
+            source = Source(world, self.history, "source", MAIN, self._bucket_size)
+            self._queries.append(source)
+            world.on_event.append(source.note_late)
+        if draws.random() < 0.3:
+            self._queries.append(Sink(world, self.history, "sink", MAIN, self._bucket_size))
+
+        async def client() -> tuple[Client, WorldTransport]:
+            found, transport = await world.connected()
+            self._transports.append(transport)
+            return found._sync, transport
+
+        return [
+            world.loop.create_task(one.work(client, lambda: self._is_over)) for one in self._queries
+        ]
 
     async def _begin_client(self, number: int) -> None:
         draws, world = self._draws, self._world
@@ -133,29 +202,35 @@ class Play:
             transport.actors.append(world.loop.create_task(what))
 
         def log(what: str) -> Log:
-            return Log(world, self.history, f"{what} of {transport.name}")
+            return Log(world, self.history, f"{what} of {transport.name}", transport.clock)
 
         if number == 0 or draws.random() < 0.6:
-            begin(Producer(world, [main], log("producer"), draws.choice([10, 40])).work())
+            begin(Producer(world, main, log("producer"), draws.choice([10, 40])).work())
         for which in range(draws.randint(0 if number else 1, 2)):
             begin(Consumer(world, main, log(f"consumer {which}")).work(lambda: self._is_over))
         if draws.random() < 0.3:
             begin(Consumer(world, dead, log("dead letters")).work(lambda: self._is_over))
+        if draws.random() < 0.1:
+            begin(Redriver(world, client, DEAD, log("redrive")).work(lambda: self._is_over))
+        if draws.random() < 0.15:
+            begin(Recreator(world, client, "temp", log("lives")).work(lambda: self._is_over))
         if draws.random() < 0.4:
             begin(Repairer(world, client, log("repair")).work(lambda: self._is_over))
 
     async def _drain(self) -> list[Anomaly]:
         """Take all that is left, and look at the tables."""
         world = self._world
-        client, _ = await world.connected()
+        client, transport = await world.connected()
         queues = [await client.queue(name) for name in (MAIN, DEAD)]
-        consumers = [Consumer(world, one, Log(world, self.history, "runner")) for one in queues]
+        log = Log(world, self.history, "drain", transport.clock)
+        consumers = [Consumer(world, one, log) for one in queues]
         ends_s = world.loop.time() + DRAINED_WITHIN_S
         quiet = 0
         left = 0
+        stats: list[QueueStats] = []
         while quiet < QUIET:
             if world.loop.time() > ends_s:
-                return [Anomaly(kind="stuck", what=f"{left} messages are left")]
+                return [Anomaly(kind="stuck", what=f"{left} messages are left: {stats}")]
             got = 0
             for one in consumers:
                 messages = await one.get(100, HOLD_S, 0)
@@ -165,9 +240,9 @@ class Play:
                 continue
             await client.repair(full=True)
             stats = [await queue.stats() for queue in queues]
-            left = sum(one.visible + one.in_flight + one.delayed + one.dead for one in stats)
+            left = sum(one.total for one in stats)
             quiet = quiet + 1 if not left else 0
-            await asyncio.sleep(5)
+            await asyncio.sleep(5 if got or left > sum(one.scheduled for one in stats) else 30)
         report = await client.verify()
         problems = (*report.findings, *report.problems)
         return [Anomaly(kind="tables", what=str(one)) for one in problems]

@@ -30,11 +30,12 @@ from cassieq_spark.store.session import CqlSession
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
+from tests.simulation import limits
 from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cassieq_spark.store.transport import Page, Request, Told
 
@@ -45,11 +46,22 @@ _UNSET = "unset"
 
 
 class WorldClock:
-    """A clock in the world, that many µs ahead of true time; a `Clock`."""
+    """A clock in the world; a `Clock`.
+
+    Attributes:
+        ahead_us: How far it is ahead of true time.
+        resumes_s: Until then its process stands still: no timer of it rings.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ahead_us: int = 0) -> None:
         self._loop = loop
         self.ahead_us = ahead_us
+        self.resumes_s = 0.0
+
+    @property
+    def stands_still_s(self) -> float:
+        """For how long its process still stands still."""
+        return max(0.0, self.resumes_s - self._loop.time())
 
     def now_us(self) -> int:
         return START_US + self.ahead_us + round(self._loop.time() * 1e6)
@@ -62,9 +74,39 @@ class WorldClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds))
+        while self.stands_still_s:
+            await asyncio.sleep(self.stands_still_s)
 
-    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
-        return self._loop.call_later(max(0.0, seconds), call, context=Context())
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        return Timer(self, self._loop, max(0.0, seconds), call)
+
+
+class Timer:
+    """A timer of a process, which rings late if the process stands still; a `Cancellable`."""
+
+    def __init__(
+        self,
+        clock: WorldClock,
+        loop: asyncio.AbstractEventLoop,
+        seconds: float,
+        call: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._call = call
+        self._begin(seconds)
+
+    def _begin(self, seconds: float) -> None:
+        self._handle = self._loop.call_later(seconds, self._ring, context=Context())
+
+    def _ring(self) -> None:
+        if self._clock.stands_still_s:
+            self._begin(self._clock.stands_still_s)
+        else:
+            self._call()
+
+    def cancel(self) -> None:
+        self._handle.cancel()
 
 
 @dataclass
@@ -119,9 +161,10 @@ class WorldTransport(SimulatedTransport):
         is_dead: Whether its client was killed: nothing is sent, and no answer comes.
         unanswered: The share of answers that get lost.
         actors: What the client's program does.
+        clock: That of its process.
     """
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, clock: WorldClock) -> None:
         super().__init__(
             world.ring,
             name=name,
@@ -130,6 +173,7 @@ class WorldTransport(SimulatedTransport):
         )
         self._world = world
         self._draws = Draws(world.seed, f"transport of {name}")
+        self.clock = clock
         self.is_dead = False
         self.unanswered = 0.0
         self.actors: list[asyncio.Task[None]] = []
@@ -144,7 +188,12 @@ class WorldTransport(SimulatedTransport):
         world = self._world
         if self.is_dead:
             return
+        if self.clock.stands_still_s:
+            world.loop.call_later(self.clock.stands_still_s, self.send, request, told)
+            return
         world.note(self.name, request)
+        if request.page is not None:
+            world.seen["second page"] += 1
         if self.unanswered > 0 and self._draws.random() < self.unanswered:
             # The connection breaks at any moment: what is sent again may come before this.
             world.seen["lost answer"] += 1
@@ -155,8 +204,13 @@ class WorldTransport(SimulatedTransport):
         super().send(request, partial(self._tell, told))
 
     def _tell(self, told: Told, answer: Page | BaseException) -> None:
-        if not self.is_dead:
-            told(answer)
+        if self.is_dead:
+            return
+        if self.clock.stands_still_s:
+            self._world.loop.call_later(self.clock.stands_still_s, self._tell, told, answer)
+            return
+        self._world.note_answer(self.name, answer)
+        told(answer)
 
 
 class World:
@@ -165,6 +219,7 @@ class World:
     Attributes:
         seen: What has happened, by name.
         statements: How many were sent.
+        on_event: Called with each event that the package logs, and its fields.
     """
 
     def __init__(
@@ -185,6 +240,7 @@ class World:
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
         drawn = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
         self.variant = variant or drawn
+        self.limits = limits.drawn(Draws(seed, "limits"))
         self.network = WorldNetwork(self)
         self.clocks = [
             WorldClock(self.loop, self.draws.randrange(-200_000, 200_000)) for _ in range(COPIES)
@@ -196,8 +252,10 @@ class World:
             ],
             network=self.network,
             rng=Draws(seed, "ring"),
+            seen=self.seen,
         )
         self.transports: list[WorldTransport] = []
+        self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._clients: list[Client] = []
 
     def note(self, who: str, request: Request) -> None:
@@ -209,15 +267,25 @@ class World:
         if self.trace is not None:
             self.trace.append(line)
 
+    def note_answer(self, who: str, answer: Page | BaseException) -> None:
+        """Note what a client is told."""
+        told = repr(answer) if isinstance(answer, BaseException) else repr(answer.rows)
+        self._hash.update(f"{who}: {told}".encode())
+
+    def _tell_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        for told in self.on_event:
+            told(name, fields)
+
     @property
     def digest(self) -> str:
-        """The hash of all statements: the same for the same seed."""
+        """The hash of all statements and answers: the same for the same seed."""
         return self._hash.hexdigest()
 
     def connect(self) -> Client:
         """Open a client; outside of the loop."""
         name = f"client {len(self.transports)}"
-        transport = WorldTransport(self, name)
+        clock = WorldClock(self.loop, self.draws.randrange(-3_600_000_000, 3_600_000_000))
+        transport = WorldTransport(self, name, clock)
         self.transports.append(transport)
         options = ConnectionOptions(
             contact_points=(("10.0.0.1", 9042),),
@@ -225,7 +293,6 @@ class World:
             datacenter=DATACENTER,
             connect_timeout_s=10.0,
         )
-        clock = WorldClock(self.loop, self.draws.randrange(-3_600_000_000, 3_600_000_000))
         entropy = Entropy(Draws(self.seed, name))
         session = CqlSession(options, transport=transport, clock=clock, entropy=entropy)
         client = Client(options, session=session)
@@ -238,6 +305,13 @@ class World:
         transport = client._session.transport
         assert isinstance(transport, WorldTransport)
         return for_tasks(client), transport
+
+    async def leap(self, seconds: float) -> None:
+        """Let so much time pass while all processes stand still; see `Ring.compact` for the end."""
+        now = self.loop.time()
+        for one in self.transports:
+            one.clock.resumes_s = max(one.clock.resumes_s, now + seconds)
+        await asyncio.sleep(seconds)
 
     def close(self) -> None:
         """End all clients."""
@@ -261,7 +335,8 @@ class World:
         was_on = gc.isenabled()
         gc.disable()  # it runs finalizers at any time
         try:
-            yield self
+            with limits.limited(self.limits), limits.counted(self.seen, self._tell_event):
+                yield self
         finally:
             # Their last steps belong to this world, too.
             failures = list(self.loop.failures)

@@ -56,6 +56,7 @@ class Book:
         classes: Of messages that were put, and got, with nothing else going on.
         in_order: Those, as they were got.
         cancelled: What a cancel of these was answered; None: nothing.
+        redriven: When redrives of dead letters began.
     """
 
     begun: dict[str, Entry] = field(default_factory=dict)
@@ -81,20 +82,25 @@ class Book:
     classes: dict[str, int] = field(default_factory=dict)
     in_order: list[str] = field(default_factory=list)
     cancelled: dict[str, bool | None] = field(default_factory=dict)
-    late: set[tuple[str, str, str | None, int]] = field(default_factory=set)
+    late: list[tuple[tuple[str, str, str | None], range]] = field(default_factory=list)
     committed: dict[str, tuple[set[int], int]] = field(default_factory=dict)
+    redriven: list[float] = field(default_factory=list)
 
     def handings(self, delivery: Delivery) -> list[Handing]:
         queue, message, count = delivery
         return self.handed.get((queue, message), {}).get(count, [])
 
+    def redrives(self, before: float = math.inf) -> int:
+        """How many redrives had begun: each may have brought a dead letter back."""
+        return sum(at <= before for at in self.redriven)
+
     def was_late(self, stream: str, place: Place) -> bool:
         """Whether an ack of this stream found that it had lost a lease in the message's bucket."""
         queue, message = place
         lane, _, number = str(message).rpartition(":")
-        bucket = int(number) // BUCKET_SIZE
-        return not self.late.isdisjoint(
-            {(stream, queue, lane, bucket), (stream, queue, None, bucket)}
+        return any(
+            int(number) in ids and late in {(stream, queue, lane), (stream, queue, None)}
+            for late, ids in self.late
         )
 
     def put_at(self, key: str) -> tuple[float, float]:
@@ -222,8 +228,14 @@ def _cancelled(book: Book, entry: Entry) -> None:
     book.cancelled[entry["key"]] = entry["done"]
 
 
+def _redrives(book: Book, entry: Entry) -> None:
+    book.redriven.append(entry["at"])
+
+
 def _late(book: Book, entry: Entry) -> None:
-    book.late.add((entry["stream"], entry["queue"], entry.get("lane"), entry["bucket"]))
+    size, bucket = entry.get("size", BUCKET_SIZE), entry["bucket"]
+    ids = range(bucket * size, (bucket + 1) * size)
+    book.late.append(((entry["stream"], entry["queue"], entry.get("lane")), ids))
 
 
 def _committed(book: Book, entry: Entry) -> None:
@@ -246,6 +258,7 @@ _ENTER: dict[str, Callable[[Book, Entry], None]] = {
     "calm": _calm,
     "settled": _settled,
     "late": _late,
+    "redrives": _redrives,
     "cancels": _cancels,
     "cancelled": _cancelled,
     "committed": _committed,

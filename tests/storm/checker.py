@@ -135,7 +135,8 @@ def _expired(book: Book, dead_letters: str) -> Iterator[Anomaly]:
             for one in handings:
                 _, end = book.lives.get(one.key, (0.0, math.inf))
                 is_batch = one.holder.startswith("batch ")
-                if queue != dead_letters and not is_batch and one.begun > end:
+                lives_on = is_batch or book.redrives(one.begun) > 0
+                if queue != dead_letters and not lives_on and one.begun > end:
                     yield Anomaly(
                         kind="expired",
                         what=f"{one.key} at {queue} {message}: over by {end:.3f}, delivery "
@@ -149,7 +150,7 @@ def _resurrected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
         counts = book.handed.get((queue, message), {})
         later = [other for other in counts if other > count]
         for handing in book.handings((queue, message, count))[:1]:
-            elsewhere = {name for name, _ in places[handing.key]} & ({dead_letters} - {queue})
+            elsewhere = _seen_dead(book, places[handing.key], acked_at) & ({dead_letters} - {queue})
             if later or elsewhere:
                 yield Anomaly(
                     kind="resurrected",
@@ -157,6 +158,17 @@ def _resurrected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
                     f"answered at {acked_at:.3f}; also seen: deliveries {later}, {elsewhere or ''}",
                 )
     yield from _settled_and_back(book)
+
+
+def _seen_dead(book: Book, places: set[Place], acked_at: float) -> set[str]:
+    """The queues of these places; after a redrive, only those where it was seen after that time."""
+    if not book.redrives(acked_at):
+        return {name for name, _ in places}
+    return {
+        place[0]
+        for place in places
+        if any(one.begun > acked_at for some in book.handed[place].values() for one in some)
+    }
 
 
 def _settled_and_back(book: Book) -> Iterator[Anomaly]:
@@ -218,7 +230,8 @@ def _sink_batches(book: Book) -> Iterator[Anomaly]:
                 what = f"{missing} of {size} rows of batch {batch} of {sink} are missing"
                 yield Anomaly(kind="batch", what=what)
             queues = [Counter(queue for queue, _ in one) for one in seen]
-            doubled = sum(max(one.values(), default=0) > 1 for one in queues)
+            most = 1 + book.redrives()
+            doubled = sum(max(one.values(), default=0) > most for one in queues)
             if doubled:
                 what = f"{doubled} of {size} rows of batch {batch} of {sink} are there twice"
                 yield Anomaly(kind="batch", what=what)
@@ -245,7 +258,8 @@ def _unexpected(book: Book, dead_letters: str) -> Iterator[Anomaly]:
         if key in book.refused:
             what = f"{key}: its put was refused, but it is at {sorted(places)}"
             yield Anomaly(kind="unexpected", what=what)
-        doubled = [name for name, n in Counter(name for name, _ in places).items() if n > 1]
+        most = 1 + book.redrives()
+        doubled = [name for name, n in Counter(name for name, _ in places).items() if n > most]
         if doubled and sink not in book.committed:
             yield Anomaly(kind="unexpected", what=f"{key}: stored twice, at {sorted(places)}")
         yield from _early_or_moved_back(book, key, places, dead_letters)
@@ -275,7 +289,7 @@ def _early_or_moved_back(
     if handings[True] and handings[False]:
         moved = min(handing.returned for handing in handings[True])
         last = max(handing.begun for handing in handings[False])
-        if last > moved:
+        if last > moved and not book.redrives(last):
             what = f"{key}: seen in {dead_letters} by {moved:.3f}, and delivered after {last:.3f}"
             yield Anomaly(kind="unexpected", what=what)
 

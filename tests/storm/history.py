@@ -21,8 +21,10 @@ to set; clocks that a storm sets wrong are not used.
                                                batch's offset
     done        {stream, batch, run}           that call of foreachBatch returned
     settled     {stream, seq}                  the source has acked up to this offset
-    late        {stream, queue, lane, bucket}  but here it had lost a lease before; without lane:
-                                               the queue has but one
+    late        {stream, queue, lane, bucket, size}
+                                               but here it had lost a lease before; without lane:
+                                               the queue has but one; without size: `BUCKET_SIZE`
+    redrives    {}                             before dead letters are sent back
     committed   {sink, batches, rows}          in Spark's commit log at the end; rows in each
     unanswered  {statement, how}               a CAS whose answer the storm has taken away
     failed      {error}                        an operation or a query that ended by an error

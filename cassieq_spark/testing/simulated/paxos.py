@@ -66,18 +66,13 @@ class Promise:
     found: Partition
 
 
-def _latest(known: Promises) -> Ballot:
-    """Return the latest ballot that a replica has seen (``Snapshot.latestWitnessedOrLowBound``)."""
-    return max(known.promised, known.accepted.ballot, known.committed.ballot)
-
-
 def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
     """Promise to accept no earlier ballot, unless it has seen one of that microsecond, or later.
 
     Two ballots of one microsecond would write cells with the same time: the larger value would win.
     """
     known = node.promises.setdefault(key, Promises())
-    latest = _latest(known)
+    latest = known.latest
     is_given = ballot.at_us > latest.at_us
     if is_given:
         known.promised = ballot
@@ -88,7 +83,7 @@ def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
 def accept(node: Node, key: Key, proposed: Round) -> bool:
     """Accept a proposal, unless a later ballot was seen."""
     known = node.promises.setdefault(key, Promises())
-    latest = _latest(known)
+    latest = known.latest
     if proposed.ballot != latest and proposed.ballot.at_us <= latest.at_us:
         return False
     if proposed.ballot != known.committed.ballot:
@@ -188,12 +183,14 @@ class Paxos:
             if len(promises) < needed:
                 raise self._timeout(len(promises))
             if not all(one.is_given for one in promises.values()):
+                coordinator.ring.seen["ballot refused"] += 1
                 self._floor_us = max(one.promised.at_us for one in promises.values())
                 await self._pause()
                 continue
             latest = max((one.committed for one in promises.values()), key=_by_ballot)
             accepted = max((one.accepted for one in promises.values()), key=_by_ballot)
             if accepted.change is not None and accepted.ballot > latest.ballot:
+                coordinator.ring.seen["another's round finished"] += 1
                 again = Round(ballot, accepted.change.written_at(ballot.at_us))
                 if await self._propose(again, must_know=False):
                     await self._commit(again)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +70,11 @@ class Promises:
     promised: Ballot = NO_BALLOT
     accepted: Round = NO_ROUND
     committed: Round = NO_ROUND
+
+    @property
+    def latest(self) -> Ballot:
+        """The latest ballot that was seen (``Snapshot.latestWitnessedOrLowBound``)."""
+        return max(self.promised, self.accepted.ballot, self.committed.ballot)
 
 
 class Hint(NamedTuple):
@@ -159,6 +165,7 @@ class Ring:
 
     Attributes:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
+        seen: How often what has happened, by name.
         on_stop: Called with each node that stops, for the clients whose connections break.
     """
 
@@ -169,7 +176,9 @@ class Ring:
         keyspace: str = "cassieq",
         network: Network | None = None,
         rng: random.Random | None = None,
+        seen: Counter[str] | None = None,
     ) -> None:
+        self.seen = Counter() if seen is None else seen
         self.nodes = list(nodes)
         self.keyspace = keyspace
         self.network: Network = network or Perfect()
@@ -222,6 +231,25 @@ class Ring:
             self.give_hints(other, node)
             self.give_hints(node, other)
 
+    def forget_hints(self, target: Node) -> None:
+        """Forget what is kept for a node: it is down for longer than ``max_hint_window``."""
+        for node in self.nodes:
+            node.hints.pop(target.address, None)
+
+    def compact(self, node: Node, grace_s: int) -> None:
+        """Let a node forget deletions and Paxos rounds that are older than ``gc_grace_seconds``."""
+        before_s = node.now_s - grace_s
+        for of_table in node.data.values():
+            for key in list(of_table):
+                of_table[key].purge(before_s)
+                if of_table[key].is_empty:
+                    del of_table[key]
+        node.promises = {
+            key: known
+            for key, known in node.promises.items()
+            if known.latest.at_us // 1_000_000 >= before_s
+        }
+
     def give_hints(self, source: Node, target: Node) -> None:
         """Send what a node keeps for another, which keeps it until it is taken."""
         if not (source.is_up and target.is_up):
@@ -229,6 +257,7 @@ class Ring:
         kept = source.hints.get(target.address, [])
 
         def take(hint: Hint) -> None:
+            self.seen["hint"] += 1
             target.apply(hint.key, hint.change)
             self.carry(target, source, partial(forget, hint))
 
@@ -381,6 +410,7 @@ class Coordinator:
             if (repair := whole.missing_in(version, columns)) is not None
         }
         if repairs:
+            self.ring.seen["read repair"] += 1
             done = await self.ask(
                 repairs, lambda node: node.apply(key, repairs[node]), at_least(len(repairs)), READ_S
             )

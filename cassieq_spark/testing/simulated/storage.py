@@ -168,6 +168,18 @@ class Row:
         """Return the values that a read sees, by column."""
         return {column: cell.value for column, cell in self.cells.items() if cell.is_live(now_s)}
 
+    def purge(self, before_s: int) -> None:
+        """Forget what was deleted, or has expired, before this second."""
+        self.cells = {
+            name: cell
+            for name, cell in self.cells.items()
+            if not cell.ends_s or cell.ends_s >= before_s
+        }
+        if self.marker is not None and self.marker.ttl_s and self.marker.ends_s < before_s:
+            self.marker = None
+        if self.deletion is not None and self.deletion.made_s < before_s:
+            self.deletion = None
+
     @property
     def is_empty(self) -> bool:
         """Whether it has nothing, not even a tombstone."""
@@ -225,6 +237,23 @@ class Partition:
                     break
                 self.rows[clustering].shadow(deletion.at_us)
         self._forget_empty()
+
+    def purge(self, before_s: int) -> None:
+        """Forget deletions that were made before this second, and what expired before it.
+
+        A compaction of all of a partition's data does so (``CompactionController``).
+        """
+        if self.deletion is not None and self.deletion.made_s < before_s:
+            self.deletion = None
+        self.slices = {prefix: one for prefix, one in self.slices.items() if one.made_s >= before_s}
+        for row in (self.static, *self.rows.values()):
+            row.purge(before_s)
+        self._forget_empty()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has nothing, not even a tombstone."""
+        return not (self.rows or self.slices or self.deletion) and self.static.is_empty
 
     def _forget_empty(self) -> None:
         empty = [clustering for clustering, row in self.rows.items() if row.is_empty]
