@@ -1291,6 +1291,15 @@ ABLATIONS: Final = (
         ),
     ),
     Ablation(
+        mark="R21",
+        rule="A CAS in which the process stood still makes no lease longer.",
+        old="        if seconds > REQUEST_TIMEOUT_S:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/unit/test_memory.py::test_r21_a_client_that_stood_still_in_its_first_cas_leases_for_no_longer",
+        ),
+    ),
+    Ablation(
         mark="R22",
         rule="Without a dead-letter queue nothing dies.",
         old="return settings.max_deliveries if settings.dead_letter_queue is not None else None",

@@ -35,6 +35,7 @@ from cassieq_spark.model.outcome import (
 )
 from cassieq_spark.store import retries
 from cassieq_spark.store.call import DEADLINE_S, Turn, in_turn, present
+from cassieq_spark.store.driver import REQUEST_TIMEOUT_S
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.statements import Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, is_refusal
@@ -73,6 +74,8 @@ class CasSender:
         The attribute ``spare_us`` is the least length of a claim, by the median of this client's
         last CASes [R21]. It is asked for much more often than it changes.
         """
+        if seconds > REQUEST_TIMEOUT_S:
+            return  # this process stood still: no answer is waited for so long
         self._durations_s.append(seconds)
         self.spare_us = int(TIMES_SPARE * median(self._durations_s) * 1e6)
 

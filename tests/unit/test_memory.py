@@ -7,15 +7,21 @@ import subprocess
 import sys
 import threading
 import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark.errors import QueueNotFound, ReceiptExpired, SchemaMismatch
+from cassieq_spark.model.moments import us_of
 from cassieq_spark.store import portal, schema
-from cassieq_spark.testing import MemoryClient, memory_client, wait_until
+from cassieq_spark.store.statements import Kind
+from cassieq_spark.testing import ManualClock, MemoryClient, memory_client, wait_until
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.server import Server
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
+
+if TYPE_CHECKING:
+    from cassieq_spark.store.statements import Statement
 
 PROGRAM = """
 import warnings
@@ -48,6 +54,29 @@ def test_a_lease_runs_out_when_a_test_lets_time_pass(cassieq_memory: MemoryClien
     cassieq_memory.clock.advance(3_600)
     assert [] == queue.get()
     assert 0 == queue.stats().in_flight
+
+
+@pytest.mark.invariant("I10")
+def test_r21_a_client_that_stood_still_in_its_first_cas_leases_for_no_longer(
+    cassieq_memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client whose machine slept then leases all that follows for days."""
+    session = cassieq_memory._session
+    run_once = session.run_once
+
+    async def slept(statement: Statement, *args: Any, **kwargs: Any) -> Any:
+        rows = await run_once(statement, *args, **kwargs)
+        if statement.kind is Kind.CAS:
+            ManualClock.advance(cassieq_memory.clock, 86_400)  # no timer rings before the answer
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "run_once", slept)
+        queue = cassieq_memory.create_queue("orders", visibility_timeout=30)
+    queue.put(b"hello")
+    [message] = queue.get()
+    left_us = us_of(message.visible_until) - cassieq_memory.clock.now_us()
+    assert left_us <= 31_000_000
 
 
 def test_a_wait_ends_when_the_time_of_a_delayed_message_has_come(
