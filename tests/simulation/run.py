@@ -107,7 +107,9 @@ class Play:
     def prepare(self) -> None:
         """Make the tables and the queues."""
         draws = self._draws
+        wanted, self._world.variant = self._world.variant, Variant.V2
         client = self._world.connect()
+        self._world.variant = wanted  # `bootstrap` refuses some
         client.bootstrap({"class": "NetworkTopologyStrategy", DATACENTER: COPIES})
         client.create_queue(DEAD)
         settings: dict[str, Any] = {
