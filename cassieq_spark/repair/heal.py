@@ -344,13 +344,13 @@ class Pass:
         return made
 
     async def windows(
-        self, lane: Lane, healed: Healed, size: int = WINDOW, *, tracker: Tracker = SILENT
+        self, lane: Lane, healed: Healed, size: int | None = None, *, tracker: Tracker = SILENT
     ) -> AsyncIterator[list[BucketNo]]:
         """Yield the buckets of a lane, ``size`` at a time; the tracker counts the earlier ones."""
         try:
             live = await live_buckets(lane)
             reach = await tracker.lane(live)
-            for window in windows(live, size):
+            for window in windows(live, size or WINDOW):
                 yield window
                 await reach(window[-1])
         except QueueDeleted:

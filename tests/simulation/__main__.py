@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from cassieq_spark.clock import SystemClock
+from tests.simulation.limits import RARE
 from tests.simulation.run import run
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".simulation"
 LONGEST_S: Final = 180
+MANY: Final = 10_000
+"""From so many seeds on, a rare state that none has reached is a failure."""
 
 
 def main() -> int:
@@ -133,7 +136,10 @@ def _summary(done: list[dict[str, Any]], ran: int, took_s: float) -> int:
         f"{statements:,} statements in {hours:.1f} virtual hours\n"
         + ", ".join(f"{name} {count:,}" for name, count in sorted(seen.items()))
     )
-    return bool(wrong)
+    never = [name for name in RARE if not seen[name]]
+    if never:
+        print(f"never reached: {', '.join(never)}")
+    return bool(wrong or (never and len(done) >= MANY))
 
 
 def _show(seed: int) -> int:

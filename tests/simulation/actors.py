@@ -167,7 +167,7 @@ class Consumer:
         holds_s: tuple[float, ...] = (2.0, 5.0, 15.0),
     ) -> None:
         self._queue = queue
-        self._log = log
+        self.log = self._log = log
         self._draws = Draws(world.seed, log.who)
         self._holds_s = holds_s
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = 5.0
+APART_US = 200_000
+"""How far the clocks of nodes are apart at most, if they are right."""
 
 
 class Mischief:
@@ -41,12 +43,19 @@ class Mischief:
         """Go on until a time. What has begun by then ends soon after."""
         while self._world.loop.time() < over_s:
             await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]))
+            if self._world.loop.time() >= over_s:
+                return
             fault = self._draws.choice(self._kinds)
             fault(self._draws.choice(self._world.ring.nodes), self._draws.choice([0.3, 2.0, 8.0]))
 
     def end(self) -> None:
-        """Let the clocks be right again; what else has begun ends by itself."""
-        if abs(self._wrong.ahead_us) > 200_000:
+        """Let there be peace. Nodes that have stopped start by themselves."""
+        self._weather.loss = self._weather.doubled = 0.0
+        self._weather.cut.clear()
+        self._weather.slow.clear()
+        for one in self._transports:
+            one.unanswered = 0.0
+        if abs(self._wrong.ahead_us) > APART_US:
             self._wrong.ahead_us = 0
 
     def stop(self, node: Node, lasts_s: float) -> None:
@@ -59,15 +68,18 @@ class Mischief:
             loop.call_later(lasts_s + RESTART_S, ring.start, node)
 
     def cut(self, node: Node, lasts_s: float) -> None:
-        """Nothing passes between a node and another place, in one direction or both."""
-        others: list[Node | WorldTransport] = [*self._world.ring.nodes, *self._transports]
+        """Nothing passes between a node and others, in one direction or both."""
         self._world.seen["cut"] += 1
-        other = self._draws.choice(others)
-        place = other.name if isinstance(other, WorldTransport) else other.address
-        ways = [(node.address, place), (place, node.address)]
-        for way in self._draws.sample(ways, k=self._draws.randint(1, 2)):
-            self._weather.cut.add(way)
-            self._world.loop.call_later(lasts_s, self._weather.cut.discard, way)
+        nodes = [one.address for one in self._world.ring.nodes if one is not node]
+        clients = [one.name for one in self._transports]
+        # From both other nodes: it coordinates, and has no quorum.
+        for place in self._draws.choice(
+            [nodes, nodes[:1], nodes[1:], [self._draws.choice(clients)]]
+        ):
+            ways = [(node.address, place), (place, node.address)]
+            for way in self._draws.sample(ways, k=self._draws.randint(1, 2)):
+                self._weather.cut.add(way)
+                self._world.loop.call_later(lasts_s, self._weather.cut.discard, way)
 
     def slow(self, node: Node, lasts_s: float) -> None:
         """All that a node sends and gets takes longer."""
@@ -88,7 +100,7 @@ class Mischief:
     def unanswer(self, _: Node, lasts_s: float) -> None:
         """A client loses some answers."""
         one = self._draws.choice(self._transports)
-        one.unanswered = self._draws.choice([0.05, 0.3])
+        one.unanswered = self._draws.choice([0.05, 0.3, 0.8])
         self._world.loop.call_later(lasts_s, setattr, one, "unanswered", 0.0)
 
     def suspend(self, _: Node, lasts_s: float) -> None:
@@ -105,8 +117,12 @@ class Mischief:
         )
 
     def kill(self, _: Node, __: float) -> None:
-        """A client dies; two live on."""
-        alive = [one for one in self._transports if not one.is_dead]
+        """A client dies; two live on, each with a program that has not ended."""
+        alive = [
+            one
+            for one in self._transports
+            if not one.is_dead and any(not actor.done() for actor in one.actors)
+        ]
         if len(alive) > 2:
             self._world.seen["kill"] += 1
-            self._draws.choice(alive).kill()
+            self._draws.choice(alive).dies_after = self._draws.choice([0, 3, 10, 40])

@@ -23,6 +23,7 @@ PACKAGE: Final = "cassieq_spark"
 
 LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "model.expiry.DELAYED_GROUPS_LIMIT": (4,),
+    "model.expiry.GROUPS_BYTES": (32, 64),
     "model.expiry.GROUPS_PER_COUNT": (2,),
     "model.outcome.TAGGED_CLIENTS": (1, 2, 3),
     "model.row_limits.CLOSED_SETS": (1,),
@@ -32,10 +33,12 @@ LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "model.row_limits.PREFERRED_BYTES": (64, 512),
     "model.row_limits.PREFERRED_LEASES": (1, 4),
     "model.row_limits.REASONS_BYTES": (16,),
+    "model.row_limits.REDRIVEN_SETS": (1,),
     "model.row_limits.RUNS_PER_LEASE": (1, 2),
     "model.row_limits.TIMES_OF_DEATH": (2,),
     "model.rows.waiting.FOLD_AT_MOST": (1, 2),
     "model.rows.writer.ALONE": (1,),
+    "model.sink_txn.PAST_RUNS": (1, 2),
     "model.sizes.BUCKET_BYTES": (100, 1_000),
     "model.sizes.CHUNK_BYTES": (40, 200),
     "model.sizes.CHUNK_MESSAGES": (1, 3),
@@ -65,8 +68,11 @@ LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "repair.cleanup.WINDOW": (1, 4),
     "repair.heal.WINDOW": (1, 4),
     "repair.verify.WINDOW": (1, 4),
+    "store.tables.messages.UNREAD_BYTES": (0, 100),
 }
 """Each limit, and the values that a seed may give it."""
+
+_GROUPS: Final = frozenset({"model.expiry.DELAYED_GROUPS_LIMIT", "model.expiry.GROUPS_PER_COUNT"})
 
 NONE_SHARE: Final = 0.3
 """The share of the seeds that have the real limits."""
@@ -88,27 +94,29 @@ RARE: Final[Mapping[str, tuple[str, Any]]] = {
         "model.outcome.Tags.with_tag",
         lambda given, found: found.evicted > given[0].evicted,
     ),
-    "row crowded": ("queue.get.choice.is_crowded", _is_some),
+    "row not preferred": ("queue.get.choice.is_crowded", _is_some),
+    "row crowded": ("model.lease.is_crowded", _is_some),
     "bucket voided": ("model.bucket.voided", _always),
-    "bucket published": ("model.bucket.published", _always),
-    "unused bucket closed": ("model.bucket.unused", _always),
+    "bucket purged": ("model.bucket.purged", _always),
     "claim given back": ("queue.get.claim.give_back", lambda given, _: bool(given[0])),
     "lease of an unknown claim given back": ("model.rows.writer.given_back", _always),
     "fate of an unknown CAS": ("model.rows.events.fate_of", _always),
     "two intents in one CAS": ("model.rows.intents.fold", lambda _, found: len(found.effects) > 1),
-    "hint carried over": ("queue.get.hints.TimePointer.carry_over", _always),
     "bucket away": ("queue.get.scan.Scanner.pass_over", _always),
     "owner not named": (
         "model.bucket.name_of_holder",
         lambda given, found: found != given[1],
     ),
-    "due times merged": ("model.expiry._merged", _always),
+    "due times merged": (
+        "model.expiry._merged",
+        lambda given, found: len(found) < len(given[0]),
+    ),
     "gap closed": ("repair.cleanup.close_gaps", _is_some),
     "transaction aborted": ("repair.transactions.abort_if_silent", _is_some),
     "rolled forward": ("queue.roll_forward.roll_forward", _always),
-    "bucket dropped": ("repair.cleanup.drop", _always),
+    "bucket dropped": ("repair.cleanup.drop", _is_some),
     "dead set moved": ("repair.dead.move", _is_some),
-    "put again elsewhere": ("queue.put.results.after_a_part", _always),
+    "put that failed after a part": ("queue.put.results.after_a_part", _always),
     "duplicate key": ("queue.put.dedup.happened", _is_some),
 }
 """Each rare state: the function that meets it, and whether a call of it has met it."""
@@ -118,9 +126,12 @@ def drawn(draws: Draws) -> dict[str, int]:
     """Draw the limits of a seed."""
     if draws.random() < NONE_SHARE:
         return {}
-    return {
+    found = {
         name: draws.choice(values) for name, values in LIMITS.items() if draws.random() < EACH_SHARE
     }
+    if _GROUPS & found.keys():  # each has an effect only with the other
+        found |= {name: LIMITS[name][0] for name in sorted(_GROUPS)}
+    return found
 
 
 @contextmanager
@@ -136,7 +147,7 @@ def limited(limits: Mapping[str, int]) -> Iterator[None]:
 def counted(
     seen: Counter[str], on_event: Callable[[str, Mapping[str, Any]], object]
 ) -> Iterator[None]:
-    """Count the rare states, and what the package logs, which is also told."""
+    """Count the rare states, and what the package logs; each is also told."""
 
     def log(_: Any, name: str, /, **fields: Any) -> None:
         seen[name] += 1
@@ -147,7 +158,11 @@ def counted(
         for state, (name, has_met) in RARE.items():
 
             def count(call: Callable[..., Any], state: str = state, has_met: Any = has_met) -> Any:
-                return _counting(call, lambda: seen.update([state]), has_met)
+                def note() -> None:
+                    seen[state] += 1
+                    on_event(state, {})
+
+                return _counting(call, note, has_met)
 
             stack.enter_context(_replaced(name, count))
         yield
@@ -183,20 +198,24 @@ def _replaced(name: str, change: Callable[[Any], Any]) -> Iterator[None]:
     owner = functools.reduce(getattr, path, home)
     old = vars(owner)[last]
     new = change(old)
-    owners = [owner]
-    if owner is home:
-        owners = [
-            module
-            for title, module in sorted(sys.modules.items())
-            if title.startswith(PACKAGE) and vars(module).get(last) is old
-        ]
-    for one in owners:
+    is_of_module = owner is home
+    for one in _having(last, old) if is_of_module else [owner]:
         setattr(one, last, new)
     try:
         yield
     finally:
-        for one in owners:
+        # A module that was imported meanwhile has the new one, too.
+        for one in _having(last, new) if is_of_module else [owner]:
             setattr(one, last, old)
+
+
+def _having(name: str, value: Any) -> list[Any]:
+    """Return the modules of the package in which this name has this value."""
+    return [
+        module
+        for title, module in sorted(sys.modules.items())
+        if title.startswith(PACKAGE) and vars(module).get(name) is value
+    ]
 
 
 @functools.cache

@@ -71,12 +71,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Let time pass until the first timer."""
         self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]
 
-    def drop(self) -> None:
-        """End all that is left, as a dead client's tasks, and close."""
+    def end_tasks(self) -> None:
+        """End the tasks that are left, as those of a dead client."""
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(BaseException):
                 task.get_coro().close()
+
+    def drop(self) -> None:
+        """End all that is left, and close."""
+        self.end_tasks()
         for handle in (*self._ready, *self._scheduled):  # type: ignore[attr-defined]
             for work in filter(asyncio.iscoroutine, handle._args or ()):
                 work.close()  # it was to begin

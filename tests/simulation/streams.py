@@ -22,7 +22,7 @@ from cassieq_spark.queue.message import _shown
 from cassieq_spark.queue.put import encode
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.writer import BulkWriter
-from cassieq_spark.spark.source.planner import Planner
+from cassieq_spark.spark.source.planner import Plan, Planner
 from tests.children.consumer import key_of, place_of
 from tests.simulation.actors import Log
 from tests.simulation.draws import Draws
@@ -42,6 +42,7 @@ ROWS: Final = 8
 """The rows of a sink's batch."""
 
 TASKS: Final = 2
+ZOMBIES_END_WITHIN_S: Final = 300.0
 ANY_LIMIT: Final = ReadMaxRows(1)
 """What Spark passes back; the limits of the options hold."""
 
@@ -54,6 +55,7 @@ class Query:
     Attributes:
         offsets: The offset log: what each batch ends with.
         committed: How many batches the commit log has.
+        dies_at_last: Whether its last run is killed in the middle of a batch.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Query:
         self.draws = Draws(world.seed, name)
         self.offsets: list[dict[str, Any]] = []
         self.committed = 0
+        self.dies_at_last = self.draws.random() < 0.3
         self._starts = 0
 
     async def work(
@@ -75,8 +78,8 @@ class Query:
         is_over: Callable[[], bool],
     ) -> None:
         """Run the query, and start it again whenever it has ended, until all is over."""
-        loop, draws = self.world.loop, self.draws
-        runs: list[tuple[asyncio.Task[None], WorldTransport]] = []
+        world = self.world
+        zombies: list[asyncio.Task[None]] = []
         while not is_over():
             try:
                 client, transport = await begin_client()
@@ -85,24 +88,38 @@ class Query:
                 continue
             self._starts += 1
             run = f"00000000-0000-0000-0000-{self._starts:012d}"
-            log = Log(self.world, self.history, f"{self.name} run {self._starts}", transport.clock)
-            task = loop.create_task(self._run(client, run, log, is_over))
+            log = Log(world, self.history, f"{self.name} run {self._starts}", transport.clock)
+            task = world.loop.create_task(self._run(client, run, log, is_over))
             transport.actors.append(task)
-            runs.append((task, transport))
-            lasts_s = draws.choice([0.3, 1.0, 3.0, 1e6])
-            until = loop.time() + lasts_s
-            while not task.done() and not is_over() and loop.time() < until:
-                await asyncio.sleep(0.1)
-            if task.done() or is_over():
-                continue
-            # Its process is killed, or goes on as a zombie beside the next run.
-            if draws.random() < 0.7:
-                self.world.seen["run killed"] += 1
-                transport.kill()
-            else:
-                self.world.seen["zombie run"] += 1
-        if left := [task for task, transport in runs if not transport.is_dead]:
-            await asyncio.wait(left)
+            await self._wait(task, transport, is_over)
+            if task.done():
+                if not task.cancelled():
+                    task.result()
+                world.transports_in_use.remove(transport)
+            elif not transport.is_dead:
+                zombies.append(task)
+        if zombies:
+            await asyncio.wait(zombies, timeout=ZOMBIES_END_WITHIN_S)
+
+    async def _wait(
+        self, task: asyncio.Task[None], transport: WorldTransport, is_over: Callable[[], bool]
+    ) -> None:
+        """Wait until a run ends, is killed, or has a run beside it."""
+        world, draws = self.world, self.draws
+        fate = draws.choice(["end", "end", "die", "die", "zombie"])
+        if fate == "die":
+            transport.dies_after = draws.choice([5, 20, 60, 200]) + draws.randrange(20)
+        until = world.loop.time() + (draws.choice([0.3, 1.0, 3.0]) if fate == "zombie" else 1e9)
+        while not task.done() and not transport.is_dead and not is_over():
+            if world.loop.time() >= until:
+                world.seen["zombie run"] += 1
+                return
+            await asyncio.sleep(max(0.1, world.leaps_until_s - world.loop.time()))
+        if is_over() and self.dies_at_last and not transport.is_dead:
+            world.seen["run killed at last"] += 1
+            transport.dies_after = draws.randrange(40)
+        if not transport.is_dead and not task.done():
+            await asyncio.wait([task], timeout=ZOMBIES_END_WITHIN_S)
 
     async def _run(self, client: Client, run: str, log: Log, is_over: Callable[[], bool]) -> None:
         try:
@@ -185,7 +202,12 @@ class SourceRun:
             number, start = number + 1, end
         while not is_over():
             begun = log.now()
+            if start != START and query.draws.random() < 0.3:
+                await _verb(Planner.ack)(planner, start)  # Spark's commit, one batch late
             end = await _verb(Planner.latest)(planner, start, planner.limits(ANY_LIMIT))
+            if end != start and query.draws.random() < 0.2:
+                again = await _verb(Planner.latest)(planner, start, planner.limits(ANY_LIMIT))
+                assert end == again, f"another answer to the same start: {end}, {again}"  # [P23]
             log.say("settled", stream=query.name, seq=start["seq"])
             if end == start:
                 await log.sleep(query.draws.choice([0.1, 0.5]))
@@ -203,8 +225,20 @@ class SourceRun:
         """Run a batch; return whether it was ours to commit."""
         query, log = self._query, self._log
         begun = log.now()
-        plan = await _verb(Planner.plan)(self._planner, start, end)
-        self._leased(begun, end)
+        about: dict[str, Any] = {"stream": query.name, "batch": number, "run": self._run}
+        # A batch of two actions is planned and read twice, and has the same rows (I8).
+        for _ in range(query.draws.choice([1, 1, 2])):
+            plan = await _verb(Planner.plan)(self._planner, start, end)
+            self._leased(begun, end)
+            named = await self._read(plan)
+            log.say("rows", queue=query.queue, named=named, seq=end["seq"], **about)
+            await log.sleep(query.draws.choice([0.0, 0.0, 0.5, 3.0]))
+        log.say("done", **about)
+        await log.sleep(query.draws.choice([0.0, 0.1]))
+        return query.commit(number)
+
+    async def _read(self, plan: Plan) -> list[tuple[str, str, int]]:
+        """Read the messages of a plan; return the key, place and delivery count of each."""
         named = []
         for lane, some in plan:
             async for found in fetch(self._client.store, lane.queue, lane.fixed, some):
@@ -212,18 +246,14 @@ class SourceRun:
                     (key_of(one.body), place_of(one.lane, one.id), one.delivery_count)
                     for one in _shown(lane.sibling(found.planned.lane), found)
                 ]
-        about: dict[str, Any] = {"stream": query.name, "batch": number, "run": self._run}
-        log.say("rows", queue=query.queue, named=sorted(named), seq=end["seq"], **about)
-        await log.sleep(query.draws.choice([0.0, 0.0, 0.5, 3.0]))
-        log.say("done", **about)
-        await log.sleep(query.draws.choice([0.0, 0.1]))
-        return query.commit(number)
+        return sorted(named)
 
     def _leased(self, begun: float, end: dict[str, Any]) -> None:
         if end["seq"] not in self._told:
             self._told.add(end["seq"])
             stream = self._query.name
-            self._log.say("leased", begun=begun, stream=stream, seq=end["seq"], hold=HOLD_S)
+            seq, run = end["seq"], self._run
+            self._log.say("leased", begun=begun, stream=stream, seq=seq, hold=HOLD_S, run=run)
 
 
 class Sink(Query):
@@ -250,20 +280,27 @@ class Sink(Query):
             await log.sleep(self.draws.choice([0.1, 1.0]))
 
     async def _task(self, lane: Lane, who: Identity, batch: int, part: int) -> TaskResult:
-        """Run a task; it may have a second attempt beside it, or after it, whose result counts."""
-        attempts = [self._attempt(lane, who, batch, part)]
+        """Run a task. It may have a second attempt, which may go on when its stage has ended."""
+        loop = self.world.loop
+        attempts = [loop.create_task(self._attempt(lane, who, batch, part))]
         if self.draws.random() < 0.3:
             self.world.seen["second attempt"] += 1
-            attempts.append(self._attempt(lane, who, batch, part))
-        done = await asyncio.gather(*attempts, return_exceptions=True)
-        for one in done:
-            if isinstance(one, BaseException) and not isinstance(one, CassieqError):
-                raise one
-        results = [one for one in done if isinstance(one, TaskResult)]
-        if not results:
-            assert isinstance(done[0], CassieqError)
-            raise done[0]
-        return self.draws.choice(results)
+            attempts.append(loop.create_task(self._attempt(lane, who, batch, part)))
+        failed: CassieqError | None = None
+        while attempts:
+            done, _ = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
+            for one in [one for one in attempts if one in done]:
+                attempts.remove(one)
+                error = one.exception()
+                if error is None:
+                    for zombie in attempts:
+                        zombie.add_done_callback(_heed)
+                    return one.result()
+                if not isinstance(error, CassieqError):
+                    raise error
+                failed = error
+        assert failed is not None
+        raise failed
 
     async def _attempt(self, lane: Lane, who: Identity, batch: int, part: int) -> TaskResult:
         draws = self.draws
@@ -298,6 +335,12 @@ class Sink(Query):
             "batches": list(range(self.committed)),
             "rows": ROWS,
         }
+
+
+def _heed(zombie: asyncio.Task[Any]) -> None:
+    """Take note of what became of an attempt whose stage has ended."""
+    if not zombie.cancelled() and not isinstance(zombie.exception(), CassieqError | None):
+        raise AssertionError(f"a zombie attempt failed: {zombie.exception()!r}")
 
 
 async def _opened(store: Store, options: SourceOptions) -> Planner:

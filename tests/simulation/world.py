@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections import Counter
 from contextlib import contextmanager
 from contextvars import Context
@@ -162,6 +163,8 @@ class WorldTransport(SimulatedTransport):
         unanswered: The share of answers that get lost.
         actors: What the client's program does.
         clock: That of its process.
+        dies_after: Its client is killed before it sends one more than so many statements; None: not
+            by that.
     """
 
     def __init__(self, world: World, name: str, clock: WorldClock) -> None:
@@ -176,6 +179,7 @@ class WorldTransport(SimulatedTransport):
         self.clock = clock
         self.is_dead = False
         self.unanswered = 0.0
+        self.dies_after: int | None = None
         self.actors: list[asyncio.Task[None]] = []
 
     def kill(self) -> None:
@@ -191,6 +195,12 @@ class WorldTransport(SimulatedTransport):
         if self.clock.stands_still_s:
             world.loop.call_later(self.clock.stands_still_s, self.send, request, told)
             return
+        if self.dies_after is not None:
+            if self.dies_after <= 0:
+                world.seen["killed before a statement"] += 1
+                self.kill()
+                return
+            self.dies_after -= 1
         world.note(self.name, request)
         if request.page is not None:
             world.seen["second page"] += 1
@@ -220,6 +230,8 @@ class World:
         seen: What has happened, by name.
         statements: How many were sent.
         on_event: Called with each event that the package logs, and its fields.
+        transports_in_use: Those of programs, for faults to choose from.
+        leaps_until_s: Until then all processes stand still.
     """
 
     def __init__(
@@ -255,6 +267,8 @@ class World:
             seen=self.seen,
         )
         self.transports: list[WorldTransport] = []
+        self.transports_in_use: list[WorldTransport] = []
+        self.leaps_until_s = 0.0
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._clients: list[Client] = []
 
@@ -285,6 +299,7 @@ class World:
         """Open a client; outside of the loop."""
         name = f"client {len(self.transports)}"
         clock = WorldClock(self.loop, self.draws.randrange(-3_600_000_000, 3_600_000_000))
+        clock.resumes_s = self.leaps_until_s
         transport = WorldTransport(self, name, clock)
         self.transports.append(transport)
         options = ConnectionOptions(
@@ -308,9 +323,9 @@ class World:
 
     async def leap(self, seconds: float) -> None:
         """Let so much time pass while all processes stand still; see `Ring.compact` for the end."""
-        now = self.loop.time()
+        self.leaps_until_s = self.loop.time() + seconds
         for one in self.transports:
-            one.clock.resumes_s = max(one.clock.resumes_s, now + seconds)
+            one.clock.resumes_s = max(one.clock.resumes_s, self.leaps_until_s)
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
@@ -338,10 +353,17 @@ class World:
             with limits.limited(self.limits), limits.counted(self.seen, self._tell_event):
                 yield self
         finally:
-            # Their last steps belong to this world, too.
+            # A task that failed says so when it is collected, and so does one that never ended.
+            # Nobody ends the tasks of a client that was killed.
+            hook = sys.unraisablehook
+            if any(one.is_dead for one in self.transports):
+                sys.unraisablehook = lambda _: None  # they end outside of their context
+                self.loop.end_tasks()
+            gc.collect()
             failures = list(self.loop.failures)
             self.loop.drop()
             gc.collect()
+            sys.unraisablehook = hook
             portal._portal = before
             for one, were in zip((portal._under_way, portal._finishing), kept, strict=True):
                 one.clear()

@@ -73,7 +73,7 @@ class Book:
     )
     seqs: dict[tuple[str, int], int] = field(default_factory=dict)
     done: set[tuple[str, int, str]] = field(default_factory=set)
-    leased: dict[tuple[str, int], list[tuple[float, float]]] = field(
+    leased: dict[tuple[str, int, str | None], list[tuple[float, float]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     settled: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -198,13 +198,14 @@ def _gives(book: Book, entry: Entry) -> None:
 
 def _leased(book: Book, entry: Entry) -> None:
     times = (entry["begun"], entry["begun"] + entry["hold"])
-    book.leased[entry["stream"], entry["seq"]].append(times)
+    book.leased[entry["stream"], entry["seq"], entry.get("run")].append(times)
 
 
 def _rows(book: Book, entry: Entry) -> None:
     """A batch of the source is one holder, in whichever run; its lease is that of the claim."""
     stream, batch, seq = entry["stream"], entry["batch"], entry["seq"]
-    times = [times for times in book.leased[stream, seq] if times[0] <= entry["at"]]
+    leased = book.leased[stream, seq, entry["run"]] or book.leased[stream, seq, None]
+    times = [times for times in leased if times[0] <= entry["at"]]
     begun, free = times[-1] if times else (entry["at"], entry["at"])
     _hand(book, entry, begun, free, holder=f"batch {batch} of {stream}")
     rows = {(entry["queue"], message): (key, count) for key, message, count in entry["named"]}

@@ -15,8 +15,9 @@ to set; clocks that a storm sets wrong are not used.
     acks        {op, queue, named}             before; ``acked`` {op, verdicts} after it
     extends     {op, queue, named, hold}       before; ``extended`` {op} if it was said to be done
     gives       {queue, named}                 before a release or a rejection
-    leased      {begun, stream, seq, hold}     the source has claimed what this offset names, or
-                                               taken it over
+    leased      {begun, stream, seq, hold, run}
+                                               the source has claimed what this offset names, or
+                                               taken it over; without run: any run
     rows        {stream, batch, seq, run, queue, named}   what foreachBatch was given, and its
                                                batch's offset
     done        {stream, batch, run}           that call of foreachBatch returned

@@ -26,7 +26,6 @@ from cassieq_spark.testing.simulated.ring import (
     Coordinator,
     Key,
     Node,
-    Promises,
     Round,
     at_least,
 )
@@ -71,7 +70,7 @@ def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
 
     Two ballots of one microsecond would write cells with the same time: the larger value would win.
     """
-    known = node.promises.setdefault(key, Promises())
+    known = node.promises_of(key)
     latest = known.latest
     is_given = ballot.at_us > latest.at_us
     if is_given:
@@ -82,7 +81,7 @@ def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
 
 def accept(node: Node, key: Key, proposed: Round) -> bool:
     """Accept a proposal, unless a later ballot was seen."""
-    known = node.promises.setdefault(key, Promises())
+    known = node.promises_of(key)
     latest = known.latest
     if proposed.ballot != latest and proposed.ballot.at_us <= latest.at_us:
         return False
@@ -93,7 +92,7 @@ def accept(node: Node, key: Key, proposed: Round) -> bool:
 
 def commit(node: Node, key: Key, decided: Round) -> None:
     """Write what was decided."""
-    known = node.promises.setdefault(key, Promises())
+    known = node.promises_of(key)
     if decided.change is not None:
         node.apply(key, decided.change)
     if decided.ballot > known.committed.ballot:

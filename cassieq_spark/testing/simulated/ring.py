@@ -32,7 +32,10 @@ CAS_S: Final = 1.0
 """``cas_contention_timeout``."""
 
 HINTS_S: Final = 10.0
-"""The pause after which a node sends its hints, at least."""
+"""The pause after which a node sends its hints, at least; what is not taken is sent again."""
+
+GRACE_S: Final = 86_400
+"""``gc_grace_seconds`` of the tables: older hints are not sent, and promises live as long."""
 
 LOCAL: Final = frozenset(
     {ConsistencyLevel.LOCAL_ONE, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL}
@@ -71,6 +74,15 @@ class Promises:
     accepted: Round = NO_ROUND
     committed: Round = NO_ROUND
 
+    def expire(self, before_us: int) -> None:
+        """Forget what is older: each column of ``system.paxos`` has a time to live."""
+        if self.promised.at_us < before_us:
+            self.promised = NO_BALLOT
+        if self.accepted.ballot.at_us < before_us:
+            self.accepted = NO_ROUND
+        if self.committed.ballot.at_us < before_us:
+            self.committed = NO_ROUND
+
     @property
     def latest(self) -> Ballot:
         """The latest ballot that was seen (``Snapshot.latestWitnessedOrLowBound``)."""
@@ -78,10 +90,11 @@ class Promises:
 
 
 class Hint(NamedTuple):
-    """A write that is kept for a replica that did not answer."""
+    """A write that is kept for a replica that did not answer, and the second in which it was."""
 
     key: Key
     change: Partition
+    made_s: int
 
 
 class Network(Protocol):
@@ -140,6 +153,14 @@ class Node:
             return above_us + 1
         self._last_us = at_us
         return at_us
+
+    def promises_of(self, key: Key) -> Promises:
+        """Return what it remembers of the Paxos rounds of a partition."""
+        known = self.promises.get(key)
+        if known is None:
+            known = self.promises[key] = Promises()
+        known.expire(self.wall_us() - GRACE_S * 1_000_000)
+        return known
 
     def forget_time(self) -> None:
         """Forget the last write time, as a restart does."""
@@ -234,27 +255,24 @@ class Ring:
     def forget_hints(self, target: Node) -> None:
         """Forget what is kept for a node: it is down for longer than ``max_hint_window``."""
         for node in self.nodes:
-            node.hints.pop(target.address, None)
+            node.hints.get(target.address, []).clear()
 
-    def compact(self, node: Node, grace_s: int) -> None:
-        """Let a node forget deletions and Paxos rounds that are older than ``gc_grace_seconds``."""
-        before_s = node.now_s - grace_s
+    def compact(self, node: Node) -> None:
+        """Let a node forget deletions that are older than ``gc_grace_seconds``."""
+        before_s = node.now_s - GRACE_S
         for of_table in node.data.values():
             for key in list(of_table):
                 of_table[key].purge(before_s)
                 if of_table[key].is_empty:
                     del of_table[key]
-        node.promises = {
-            key: known
-            for key, known in node.promises.items()
-            if known.latest.at_us // 1_000_000 >= before_s
-        }
 
     def give_hints(self, source: Node, target: Node) -> None:
         """Send what a node keeps for another, which keeps it until it is taken."""
         if not (source.is_up and target.is_up):
             return
         kept = source.hints.get(target.address, [])
+        oldest_s = source.now_s - GRACE_S
+        kept[:] = [hint for hint in kept if hint.made_s >= oldest_s]
 
         def take(hint: Hint) -> None:
             self.seen["hint"] += 1
@@ -279,9 +297,22 @@ class Ring:
 
     def keep_hint(self, source: Node, target: Node, key: Key, change: Partition) -> None:
         """Keep a write for a replica that did not answer; it is sent some time later."""
-        source.hints.setdefault(target.address, []).append(Hint(key, change))
+        kept = source.hints.setdefault(target.address, [])
+        kept.append(Hint(key, change, source.now_s))
+        if len(kept) == 1:
+            self._give_hints_later(source, target)
+
+    def _give_hints_later(self, source: Node, target: Node) -> None:
         loop = asyncio.get_running_loop()
-        loop.call_later(HINTS_S * (1 + 2 * self.rng.random()), self.give_hints, source, target)
+        loop.call_later(
+            HINTS_S * (1 + 2 * self.rng.random()), self._give_hints_in_turn, source, target
+        )
+
+    def _give_hints_in_turn(self, source: Node, target: Node) -> None:
+        """Send them, and again after a while those that are not taken by then."""
+        self.give_hints(source, target)
+        if source.hints.get(target.address):
+            self._give_hints_later(source, target)
 
 
 class Stopped(Exception):
