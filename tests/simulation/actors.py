@@ -166,6 +166,7 @@ class Consumer:
         log: Log,
         holds_s: tuple[float, ...] = (2.0, 5.0, 15.0),
     ) -> None:
+        self._world = world
         self._queue = queue
         self.log = self._log = log
         self._draws = Draws(world.seed, log.who)
@@ -220,8 +221,12 @@ class Consumer:
     async def ack(self, messages: list[Delivery]) -> None:
         if messages:
             op = self._begin("acks", messages)
-            verdicts = await self._queue.ack_each(messages)
-            self._log.say("acked", op=op, verdicts=[verdict.value for verdict in verdicts])
+            verdicts = [verdict.value for verdict in await self._queue.ack_each(messages)]
+            if self._world.seen["tag evicted"] or self._world.seen["bucket dropped"]:
+                # If its own CAS was not answered, and its tag is gone, alone or with the row, then
+                # it has found the effects [R8].
+                verdicts = ["unknown" if one == "already_acked" else one for one in verdicts]
+            self._log.say("acked", op=op, verdicts=verdicts)
 
     async def _extend(self, one: Delivery, hold_s: float) -> None:
         op = self._begin("extends", [one], hold=hold_s)

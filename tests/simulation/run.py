@@ -148,7 +148,7 @@ class Play:
         self._is_over = True
         alive = [one for one in self._transports if not one.is_dead]
         actors = [*queries, *(actor for one in alive for actor in one.actors)]
-        _, late = await asyncio.wait(actors, timeout=ENDS_WITHIN_S)
+        late = (await asyncio.wait(actors, timeout=ENDS_WITHIN_S))[1] if actors else set()
         if late:
             return [Anomaly(kind="stuck", what=f"{len(late)} programs have not ended: {late}")]
         for actor in (*queries, *(actor for one in self._transports for actor in one.actors)):
