@@ -44,7 +44,7 @@ WITH_JAVA = export JAVA_HOME="$$($(CASSIEQ) cassandra java)";
 
 .PHONY: help
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A new shell runs each line, so SECONDS is how long the line took.
 define JAVA_AND_CASSANDRA
@@ -222,6 +222,11 @@ bench-smoke: setup  ## Each benchmark small: does it run, do its counts agree
 lint: $(INSTALLED)  ## ruff: rules and format
 	@$(VENV)/bin/ruff check $(SOURCES)
 	@$(VENV)/bin/ruff format --check $(SOURCES)
+
+.PHONY: format
+format: $(INSTALLED)  ## Mend what lint finds, as far as ruff can
+	@$(VENV)/bin/ruff check --fix --quiet $(SOURCES) || true
+	@$(VENV)/bin/ruff format --quiet $(SOURCES)
 
 .PHONY: types
 types: $(INSTALLED)  ## mypy --strict, and pyright on a program that uses the public API
