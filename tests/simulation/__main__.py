@@ -40,7 +40,7 @@ def main() -> int:
     given = _parser().parse_args()
     logging.disable(logging.CRITICAL)  # a world's faults are logged as a program's would be
     if given.seed is not None:
-        return _show(given.seed)
+        return _show(given.seed, given.only)
     file = KEPT / f"{code_hash()}.jsonl"
     KEPT.mkdir(exist_ok=True)
     wanted = range(given.first, given.first + given.seeds)
@@ -65,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
     parser.add_argument("--seed", type=int, help="run this one alone, and show what it sent")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PART", help="with --seed: play only these"
+    )
     parser.add_argument("--until-wrong", action="store_true", help="end with the first wrong one")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     return parser
@@ -142,9 +145,10 @@ def _summary(done: list[dict[str, Any]], ran: int, took_s: float) -> int:
     return bool(wrong or (never and len(done) >= MANY))
 
 
-def _show(seed: int) -> int:
+def _show(seed: int, only: list[str]) -> int:
     trace: list[tuple[Any, ...]] = []
-    found = run(seed, trace=trace)
+    without = set(run(seed).parts) - set(only) if only else set()
+    found = run(seed, trace=trace, without=without)
     lines = [(at, f"{who:<10} {name:<22} {rows[:120]}") for at, who, name, rows in trace]
     for entry in found.history:
         rest = {name: one for name, one in entry.items() if name not in {"at", "who", "what"}}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
@@ -59,6 +59,13 @@ class Log:
         return op
 
 
+class Program(Protocol):
+    """Something that a client does until all is over."""
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Do it."""
+
+
 class Producer:
     """Puts so many messages: one and many, at once and delayed, with and without keys."""
 
@@ -71,7 +78,8 @@ class Producer:
         self._shares = settings.dedup_window_s is not None
         self._far_share = 0.1 if settings.schedule_period_s == 60 else 0.0
 
-    async def work(self) -> None:
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        del is_over  # it ends with its last message
         draws, done = self._draws, 0
         while done < self._count:
             many = draws.randint(1, 8) if draws.random() < 0.5 else 1

@@ -32,6 +32,7 @@ class Mischief:
         self._world = world
         self._transports = transports
         self._weather = world.network.weather
+        self._count = 0
         self._draws = Draws(world.seed, "faults")
         self.jumps = self._draws.random() < 0.2
         kinds = [self.slow, self.lose, self.double, self.unanswer, self.kill, self.suspend]
@@ -46,7 +47,11 @@ class Mischief:
             if self._world.loop.time() >= over_s:
                 return
             fault = self._draws.choice(self._kinds)
-            fault(self._draws.choice(self._world.ring.nodes), self._draws.choice([0.3, 2.0, 8.0]))
+            node = self._draws.choice(self._world.ring.nodes)
+            lasts_s = self._draws.choice([0.3, 2.0, 8.0])
+            self._count += 1
+            if self._world.has(f"fault {self._count}: {fault.__name__}"):
+                fault(node, lasts_s)
 
     def end(self) -> None:
         """Let there be peace. Nodes that have stopped start by themselves."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.testing.simulated.paxos import Variant
 from tests.children.consumer import key_of
-from tests.simulation.actors import Consumer, Log, Producer, Recreator, Redriver, Repairer
+from tests.simulation.actors import Consumer, Log, Producer, Program, Recreator, Redriver, Repairer
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
 from tests.simulation.streams import Sink, Source
@@ -19,7 +19,7 @@ from tests.storm.checker import Anomaly, check
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Collection
 
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.client import Client
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from cassieq_spark.repair.report import VerifyReport
     from tests.storm.history import Entry
 
-FAULTS_S = 20.0
-PEACE_S = 20.0
+FAULTS_S = (6.0, 12.0, 20.0)
+PEACE_S = 15.0
+"""A node that stopped as the last fault has started again."""
+
 AFTER_A_LEAP_S = 8.0
 HINT_WINDOW_S = 10_800.0
 """A node that is away for longer gets no hints any more (``max_hint_window``)."""
@@ -50,6 +52,7 @@ class Result:
     Attributes:
         digest: The hash of all statements.
         seen: What has happened, by name.
+        parts: See `World`.
     """
 
     seed: int
@@ -59,6 +62,7 @@ class Result:
     virtual_s: float
     seen: Counter[str]
     history: list[Entry]
+    parts: list[str]
 
 
 def run(
@@ -66,13 +70,15 @@ def run(
     *,
     trace: list[tuple[Any, ...]] | None = None,
     variant: Variant | None = None,
+    without: Collection[str] = (),
 ) -> Result:
     """Run one seed; note each statement in ``trace``.
 
     Args:
         variant: Of Paxos; None: v1 or v2, as the seed draws.
+        without: Parts of its plan that are not played.
     """
-    world = World(seed, trace=trace, variant=variant)
+    world = World(seed, trace=trace, variant=variant, without=without)
     with world.running():
         play = Play(world)
         play.prepare()
@@ -89,6 +95,7 @@ def run(
         virtual_s=world.loop.time(),
         seen=world.seen,
         history=history,
+        parts=world.parts,
     )
 
 
@@ -139,8 +146,8 @@ class Play:
         self._may_start = not mischief.jumps
         world.on_event.append(self._note_uncounted)
         queries = self._begin_queries() if self._may_start else []
-        await mischief.work(world.loop.time() + FAULTS_S)
-        if draws.random() < 0.25:
+        await mischief.work(world.loop.time() + draws.choice(FAULTS_S))
+        if draws.random() < 0.25 and world.has("leap"):
             await self._leap()
             await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
         mischief.end()
@@ -191,11 +198,11 @@ class Play:
     def _begin_queries(self) -> list[asyncio.Task[None]]:
         """Start streaming queries, each with programs of its own."""
         world, draws = self._world, self._draws
-        if draws.random() < 0.3:
+        if draws.random() < 0.3 and world.has("source"):
             source = Source(world, self.history, "source", MAIN, self._bucket_size)
             self._queries.append(source)
             world.on_event.append(source.note_late)
-        if draws.random() < 0.3:
+        if draws.random() < 0.3 and world.has("sink"):
             self._queries.append(Sink(world, self.history, "sink", MAIN, self._bucket_size))
 
         async def client() -> tuple[Client, WorldTransport]:
@@ -213,24 +220,26 @@ class Play:
         self._transports.append(transport)
         main, dead = await client.queue(MAIN), await client.queue(DEAD)
 
-        def begin(what: Coroutine[Any, Any, None]) -> None:
-            transport.actors.append(world.loop.create_task(what))
-
-        def log(what: str) -> Log:
-            return Log(world, self.history, f"{what} of {transport.name}", transport.clock)
+        def begin(what: str, make: Callable[[Log], Program]) -> None:
+            name = f"{what} of {transport.name}"
+            if world.has(name):
+                program = make(Log(world, self.history, name, transport.clock))
+                work = program.work(lambda: self._is_over)
+                transport.actors.append(world.loop.create_task(work))
 
         if number == 0 or draws.random() < 0.6:
-            begin(Producer(world, main, log("producer"), draws.choice([10, 40])).work())
+            count = draws.choice([10, 40])
+            begin("producer", lambda log: Producer(world, main, log, count))
         for which in range(draws.randint(0 if number else 1, 2)):
-            begin(Consumer(world, main, log(f"consumer {which}")).work(lambda: self._is_over))
+            begin(f"consumer {which}", lambda log: Consumer(world, main, log))
         if draws.random() < 0.3:
-            begin(Consumer(world, dead, log("dead letters")).work(lambda: self._is_over))
+            begin("dead letters", lambda log: Consumer(world, dead, log))
         if draws.random() < 0.1:
-            begin(Redriver(world, client, DEAD, log("redrive")).work(lambda: self._is_over))
+            begin("redrive", lambda log: Redriver(world, client, DEAD, log))
         if draws.random() < 0.15:
-            begin(Recreator(world, client, "temp", log("lives")).work(lambda: self._is_over))
+            begin("lives", lambda log: Recreator(world, client, "temp", log))
         if draws.random() < 0.4:
-            begin(Repairer(world, client, log("repair")).work(lambda: self._is_over))
+            begin("repair", lambda log: Repairer(world, client, log))
 
     async def _drain(self) -> list[Anomaly]:
         """Take all that is left, and look at the tables."""

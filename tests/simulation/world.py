@@ -36,7 +36,7 @@ from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from cassieq_spark.store.transport import Page, Request, Told
 
@@ -132,15 +132,19 @@ class WorldNetwork:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._draws = Draws(world.seed, "network")
+        self._draws: dict[tuple[str, str], Draws] = {}
         self.weather = Weather()
-        self._last: dict[tuple[str, str], float] = {}
 
     def carry(self, source: str, target: str, deliver: Callable[[], object]) -> None:
-        draws, weather, loop = self._draws, self.weather, self._world.loop
+        weather, loop = self.weather, self._world.loop
         if source == target:
             loop.call_later(0.00001, deliver)
             return
+        # Each way has draws of its own: a client more or less leaves the others' alone.
+        draws = self._draws.get((source, target))
+        if draws is None:
+            draws = Draws(self._world.seed, f"from {source} to {target}")
+            self._draws[source, target] = draws
         drawn = draws.random()
         delay = 0.0002 + 0.003 * drawn * drawn * drawn
         is_lost = weather.loss and draws.random() < weather.loss
@@ -173,6 +177,7 @@ class WorldTransport(SimulatedTransport):
             name=name,
             variant=world.variant,
             rows_per_page=world.knobs["rows_per_page"],
+            rng=Draws(world.seed, f"nodes for {name}"),
         )
         self._world = world
         self._draws = Draws(world.seed, f"transport of {name}")
@@ -227,6 +232,8 @@ class World:
     """All of it.
 
     Attributes:
+        parts: The parts of the plan that its seed has drawn, by name: programs, faults, limits.
+        without: Those that are not played.
         seen: What has happened, by name.
         statements: How many were sent.
         on_event: Called with each event that the package logs, and its fields.
@@ -240,8 +247,11 @@ class World:
         *,
         trace: list[tuple[Any, ...]] | None = None,
         variant: Variant | None = None,
+        without: Collection[str] = (),
     ) -> None:
         self.seed = seed
+        self.without = without
+        self.parts: list[str] = []
         self.draws = Draws(seed, "world")
         self.portal = VirtualPortal()
         self.loop = self.portal.loop
@@ -252,7 +262,11 @@ class World:
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
         drawn = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
         self.variant = variant or drawn
-        self.limits = limits.drawn(Draws(seed, "limits"))
+        self.limits = {
+            name: value
+            for name, value in limits.drawn(Draws(seed, "limits")).items()
+            if self.has(f"limit {name}")
+        }
         self.network = WorldNetwork(self)
         self.clocks = [
             WorldClock(self.loop, self.draws.randrange(-200_000, 200_000)) for _ in range(COPIES)
@@ -271,6 +285,11 @@ class World:
         self.leaps_until_s = 0.0
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._clients: list[Client] = []
+
+    def has(self, part: str) -> bool:
+        """Note a part of the plan; return whether it is played."""
+        self.parts.append(part)
+        return part not in self.without
 
     def note(self, who: str, request: Request) -> None:
         """Note a statement that is sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -65,8 +66,10 @@ class SimulatedTransport:
         datacenter: str | None = None,
         variant: Variant = Variant.V2,
         rows_per_page: int = ROWS_PER_PAGE,
+        rng: random.Random | None = None,
     ) -> None:
         self.ring = ring
+        self._rng = rng or ring.rng
         self.name = name
         self.datacenter = datacenter or ring.nodes[0].datacenter
         self.server = Server(ring, variant=variant, rows_per_page=rows_per_page)
@@ -164,4 +167,4 @@ class SimulatedTransport:
         else:
             found = [node for node in self.ring.nodes if node.datacenter == self.datacenter]
         found = [node for node in found if node.is_up]
-        return self.ring.rng.choice(found) if found else None
+        return self._rng.choice(found) if found else None
