@@ -141,6 +141,9 @@ class Producer:
                 chosen = ids[0] if chooses_ids else None
                 done = [await queue.put(bodies[0], message_id=chosen, **times, **where)]
             else:
+                if draws.random() < 0.3:  # one call for several lanes
+                    priorities = queue.settings.priorities
+                    where["priority"] = [draws.randrange(priorities) for _ in keys]
                 done = await queue.put_many(
                     bodies, message_ids=ids, dedup_keys=dedup_keys, **times, **where
                 )
@@ -301,7 +304,7 @@ class Recreator:
         queue, _ = await self._client.find_or_create_queue(self._name, bucket_size=4)
         life = f"{queue.created_at}".encode()
         while not is_over():
-            match draws.choice(["put", "put", "get", "get", "delete"]):
+            match draws.choice(["put", "put", "put", "get", "get", "get", "purge", "delete"]):
                 case "put":
                     await queue.put_many([life] * draws.randint(1, 6))
                 case "get":
@@ -309,6 +312,8 @@ class Recreator:
                     others = [one.body for one in messages if one.body != life]
                     assert not others, f"a queue created at {life!r} holds messages of {others}"
                     await queue.ack(messages)
+                case "purge":
+                    await queue.purge()
                 case "delete":
                     await queue.delete(force=True)
             await self._log.sleep(draws.choice([0.05, 0.5]))
