@@ -205,7 +205,7 @@ def around_save(before: Callable[[], None], after: Callable[[], None]) -> Patche
 
         return changed
 
-    return Patched("_save", make)
+    return Patched("saving", make)
 
 
 def before_save(act: Callable[[], None]) -> Patched:
@@ -355,7 +355,7 @@ def zombie() -> None:
         return changed
 
     put = door("zombie", sink_id=f"{prefix}.zombie", chunk_messages=20)
-    with Patched("_save", make), Patched("_unpersist", lambda _: lambda _: None):
+    with Patched("saving", make), Patched("_unpersist", lambda _: lambda _: None):
         put(numbered(0, 100), 0)
         before = stored("zombie")
         saved[0]()
@@ -470,7 +470,7 @@ def stops() -> None:
     notes.mkdir()
     said = connector_stops.run(
         lambda: query_of("stops", put, files=connector_stops.BATCHES, rows=connector_stops.A_BATCH),
-        store.shared(put.options.connection).session,  # type: ignore[attr-defined]  # ours
+        store.shared(put.args[0].connection).session,  # type: ignore[attr-defined]  # ours
         client.queue(f"{prefix}.stops"),
         notes,
         around_save,

@@ -666,8 +666,10 @@ def test_one_turn_of_the_loop_parses_a_little_of_a_connection(
         sending.start()
         sending.join(0.5)
         gateway.go.set()
-        assert one_answer(connection).endswith(b"waited")
-        assert one_answer(connection).endswith(b"100000")
+        answers = b""
+        while not answers.endswith(b"100000"):  # they may come together
+            answers += one_answer(connection)
+        assert b"waited" in answers.partition(b"100000")[0]
         sending.join()
     assert sum(turns) > 1_200_000
     assert max(turns) <= TURN_BYTES + TLS_RECORD
