@@ -344,13 +344,13 @@ class Pass:
         return made
 
     async def windows(
-        self, lane: Lane, healed: Healed, size: int | None = None, *, tracker: Tracker = SILENT
+        self, lane: Lane, healed: Healed, size: int, *, tracker: Tracker = SILENT
     ) -> AsyncIterator[list[BucketNo]]:
         """Yield the buckets of a lane, ``size`` at a time; the tracker counts the earlier ones."""
         try:
             live = await live_buckets(lane)
             reach = await tracker.lane(live)
-            for window in windows(live, size or WINDOW):
+            for window in windows(live, size):
                 yield window
                 await reach(window[-1])
         except QueueDeleted:
@@ -542,7 +542,7 @@ async def heal(
 async def _heal_lane(one: Pass, tracker: Tracker, lane: Lane) -> Healed:
     healed = Healed(done=QueueRepair(queue=lane.queue))
     with noting(healed.done):
-        async for window in one.windows(lane, healed, tracker=tracker):
+        async for window in one.windows(lane, healed, WINDOW, tracker=tracker):
             healed.add(await heal_buckets(lane, window))
     return healed
 

@@ -32,7 +32,8 @@ _DAY_US: Final = 86_400_000_000
 
 # Late or resurrected writes land below the repair pointer, where they are inert (G5). So tombstones
 # need to outlive a hint window (3 h), not Cassandra's usual ten days.
-_GC_GRACE: Final = "gc_grace_seconds = 86400"
+GC_GRACE_S: Final = 86_400
+_GC_GRACE: Final = f"gc_grace_seconds = {GC_GRACE_S}"
 
 # A QUORUM read must be sticky: a write that one reader saw, each later one sees. This is
 # Cassandra's default. It is spelled out because acknowledged puts are lost without it [P20].

@@ -179,7 +179,7 @@ class Consumer:
     ) -> None:
         self._world = world
         self._queue = queue
-        self.log = self._log = log
+        self._log = log
         self._draws = Draws(world.seed, log.who)
         self._holds_s = holds_s
 

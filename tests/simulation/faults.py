@@ -6,15 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.simulation.draws import Draws
-from tests.simulation.world import WorldTransport
+from tests.simulation.world import APART_US, WorldTransport
 
 if TYPE_CHECKING:
     from cassieq_spark.testing.simulated.ring import Node
     from tests.simulation.world import World
 
 RESTART_S = 5.0
-APART_US = 200_000
-"""How far the clocks of nodes are apart at most, if they are right."""
 
 
 class Mischief:

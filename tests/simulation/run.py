@@ -270,18 +270,17 @@ class Play:
         # What a dead writer has left undecided is void some time.
         await asyncio.sleep(SILENT_S)
         await client.repair(full=True)
-        await self._take_in_order(consumers[0], queues[0])
+        await self._take_in_order(consumers[0], queues[0], log)
         for one in consumers:
             await one.ack(await one.get(100, HOLD_S, 0))
         return _of_tables(await client.verify())
 
-    async def _take_in_order(self, consumer: Consumer, queue: AsyncQueue) -> None:
+    async def _take_in_order(self, consumer: Consumer, queue: AsyncQueue, log: Log) -> None:
         """Put into the empty queue, in any order of classes; note in which order it comes out."""
         priorities = queue.settings.priorities
         if priorities == 1 or queue.settings.fairness:
             return
         keys = {f"calm.{at}": at * 7 % 5 % priorities for at in range(12)}
-        log = consumer.log
         op = log.begin("puts", keys=list(keys), delay=0, ttl=None, shared=False, far=False)
         for key, priority in keys.items():
             await queue.put(key.encode(), priority=priority)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 START_US = 1_700_000_000_000_000
 DATACENTER = "datacenter1"
 COPIES = 3
+APART_US = 200_000
+"""How far a node's clock is from true time at most, if it is right."""
+
 _UNSET = "unset"
 
 
@@ -269,7 +272,7 @@ class World:
         }
         self.network = WorldNetwork(self)
         self.clocks = [
-            WorldClock(self.loop, self.draws.randrange(-200_000, 200_000)) for _ in range(COPIES)
+            WorldClock(self.loop, self.draws.randrange(-APART_US, APART_US)) for _ in range(COPIES)
         ]
         self.ring = Ring(
             [

@@ -19,6 +19,7 @@ from uuid import UUID
 from cassandra import ConsistencyLevel, ReadTimeout, Unavailable, WriteTimeout, WriteType
 from cassandra.connection import ConnectionShutdown
 
+from cassieq_spark.store.schema import GC_GRACE_S
 from cassieq_spark.testing.simulated.cql import Table
 from cassieq_spark.testing.simulated.storage import Partition, token_of
 
@@ -33,9 +34,6 @@ CAS_S: Final = 1.0
 
 HINTS_S: Final = 10.0
 """The pause after which a node sends its hints, at least; what is not taken is sent again."""
-
-GRACE_S: Final = 86_400
-"""``gc_grace_seconds`` of the tables: older hints are not sent, and promises live as long."""
 
 LOCAL: Final = frozenset(
     {ConsistencyLevel.LOCAL_ONE, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.LOCAL_SERIAL}
@@ -159,7 +157,7 @@ class Node:
         known = self.promises.get(key)
         if known is None:
             known = self.promises[key] = Promises()
-        known.expire(self.wall_us() - GRACE_S * 1_000_000)
+        known.expire(self.wall_us() - GC_GRACE_S * 1_000_000)
         return known
 
     def forget_time(self) -> None:
@@ -259,7 +257,7 @@ class Ring:
 
     def compact(self, node: Node) -> None:
         """Let a node forget deletions that are older than ``gc_grace_seconds``."""
-        before_s = node.now_s - GRACE_S
+        before_s = node.now_s - GC_GRACE_S
         for of_table in node.data.values():
             for key in list(of_table):
                 of_table[key].purge(before_s)
@@ -271,7 +269,7 @@ class Ring:
         if not (source.is_up and target.is_up):
             return
         kept = source.hints.get(target.address, [])
-        oldest_s = source.now_s - GRACE_S
+        oldest_s = source.now_s - GC_GRACE_S
         kept[:] = [hint for hint in kept if hint.made_s >= oldest_s]
 
         def take(hint: Hint) -> None:
