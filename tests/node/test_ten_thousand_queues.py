@@ -15,9 +15,15 @@ from cassieq_spark.queue.handle import Work
 from cassieq_spark.queue.put.producer import Producer
 from cassieq_spark.store import portal
 from cassieq_spark.testing import EmbeddedCassandra
-from tests.fixtures.cassandra import KEYSPACE
+from tests.fixtures.cassandra import own_keyspace
 
 KEPT = "cassieq_spark.client.QUEUES", "cassieq_spark.store.store.LANES"
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: EmbeddedCassandra) -> str:
+    """Of its own: each repair pass of another test would go over ten thousand queues."""
+    return own_keyspace(cassandra, "cassieq_ten_thousand")
 
 
 @pytest.mark.parametrize(
@@ -28,8 +34,8 @@ KEPT = "cassieq_spark.client.QUEUES", "cassieq_spark.store.store.LANES"
     ],
 )
 def test_ever_new_queues_take_no_more_space(
-    client: cassieq.Client,
     cassandra: EmbeddedCassandra,
+    keyspace: str,
     queue_name: str,
     monkeypatch: pytest.MonkeyPatch,
     queues: int,
@@ -40,11 +46,13 @@ def test_ever_new_queues_take_no_more_space(
         monkeypatch.setattr(constant, kept, raising=False)
     monkeypatch.setattr(metrics, "MOST_TEXTS", kept)
     names = [QueueName(f"{queue_name}.{at}") for at in range(queues)]
-    store = client.store
-    portal.run(store.session.map(lambda name: admin.create(store, name, {"linger": 0}, {}), names))
+    with cassieq.connect(cassandra.contact_points, keyspace=keyspace) as maker:
+        store = maker.store
+        made = store.session.map(lambda name: admin.create(store, name, {"linger": 0}, {}), names)
+        portal.run(made)
     before = counted()
     in_all = metrics.MESSAGES_PUT.value
-    with cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as own:
+    with cassieq.connect(cassandra.contact_points, keyspace=keyspace) as own:
         for name in names:
             queue = own.queue(name)
             queue.get()
