@@ -70,6 +70,7 @@ def run(cli: CommandLine, spark_environment: dict[str, str], tmp_path: Path) -> 
     return start
 
 
+@pytest.mark.long
 def test_scheduled_messages(run: Run) -> None:
     assert "cancelled: True\nscheduled: 1\nnow: stand up\n" == run("scheduled.py")
 
@@ -91,6 +92,7 @@ def test_retry_with_backoff(run: Run, cli: CommandLine, client: cassieq.Client) 
     assert (0, 0, 0) == (stats.visible, stats.in_flight, stats.dead)
 
 
+@pytest.mark.long
 def test_a_producer_in_fastapi(cli: CommandLine, client: cassieq.Client) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
