@@ -9,6 +9,7 @@ it stopped.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import multiprocessing
@@ -117,6 +118,7 @@ def _run_all(seeds: list[int], processes: int) -> Iterator[dict[str, Any]]:
     """Run seeds side by side, each in a process of its own, which has seen no other."""
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     fork = multiprocessing.get_context("fork")
+    gc.freeze()  # what was imported is no garbage of a child, whose collector would copy its pages
     with (
         Progress(*columns, disable=not sys.stderr.isatty()) as progress,
         fork.Pool(processes, maxtasksperchild=1) as pool,

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from cassieq_spark.store import portal
@@ -24,29 +26,20 @@ class Idle(RuntimeError):
     """Nothing is ready and no timer is set: what the program waits for can never come."""
 
 
-class _Jump:
-    """Stands in the place of the selector: where the loop would wait, time jumps."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        """Let the time pass that the loop would wait."""
-        if timeout is None:
-            raise Idle("nothing is ready and no timer is set")
-        if timeout > 0:
-            self._loop.jump()
-        return []
-
-
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop whose time is virtual, in seconds from 0."""
+    """An event loop whose time is virtual, in seconds from 0.
+
+    Timers of one moment ring in the order in which they were set.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
         self._now_s = 0.0
-        self._selector = _Jump(self)
-        self._clock_resolution = 1e-10
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()
         self.failures: list[str] = []
         self.set_exception_handler(self._note_failure)
         self.outside: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
@@ -59,17 +52,41 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Return the virtual time."""
         return self._now_s
 
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """See `call_at`."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         """Set a timer: each wait lets some time pass, however short it is."""
         if when > self._now_s:
             when = max(when, self._now_s + SHORTEST_S)
-        return super().call_at(when, callback, *args, context=context)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
 
-    def jump(self) -> None:
-        """Let time pass until the first timer."""
-        self._now_s = max(self._now_s, self._scheduled[0]._when)  # type: ignore[attr-defined]
+    def _run_once(self) -> None:
+        """Run what is ready; where the loop would wait, time jumps to the next timer."""
+        ready, timers = self._ready, self._timers
+        while timers and (timers[0][-1].cancelled() or timers[0][0] <= self._now_s):
+            self._make_ready()
+        if not ready and not self._stopping:
+            if not timers:
+                raise Idle("nothing is ready and no timer is set")
+            self._now_s = timers[0][0]
+            self._make_ready()
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def _make_ready(self) -> None:
+        handle = heappop(self._timers)[-1]
+        if not handle.cancelled():
+            self._ready.append(handle)
 
     def end_tasks(self) -> None:
         """End the tasks that are left, as those of a dead client."""
@@ -81,11 +98,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def drop(self) -> None:
         """End all that is left, and close."""
         self.end_tasks()
-        for handle in (*self._ready, *self._scheduled):  # type: ignore[attr-defined]
+        for handle in (*self._ready, *(one[-1] for one in self._timers)):
             for work in filter(asyncio.iscoroutine, handle._args or ()):
                 work.close()  # it was to begin
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._ready.clear()
+        self._timers.clear()
         self.outside.clear()
         self.close()
 
