@@ -21,7 +21,7 @@ from cassandra.connection import ConnectionShutdown
 
 from cassieq_spark.store.schema import GC_GRACE_S
 from cassieq_spark.testing.simulated.cql import Table
-from cassieq_spark.testing.simulated.storage import Partition, token_of
+from cassieq_spark.testing.simulated.storage import WHOLE, Extent, Partition, token_of
 
 T = TypeVar("T")
 
@@ -404,11 +404,18 @@ class Coordinator:
         self.check()
         return dict(answers)
 
-    async def read(self, key: Key, columns: frozenset[str], level: int) -> Partition:
+    async def read(
+        self,
+        key: Key,
+        columns: frozenset[str],
+        level: int,
+        extent_in: Callable[[Partition], Extent] = lambda _: WHOLE,
+    ) -> Partition:
         """Read a partition from as many replicas as the level asks for, and repair these.
 
         Args:
             columns: Those that the statement selects: read repair writes no others [P4].
+            extent_in: Returns the rows of the merged partition that it comes to: nor any others.
 
         Raises:
             Unavailable, ReadTimeout: Too few replicas are up, or answer.
@@ -418,10 +425,15 @@ class Coordinator:
         found = await self.ask(nodes, lambda node: node.read(key), at_least(needed), READ_S)
         if len(found) < needed:
             raise _read_timeout(level, needed, len(found))
-        return await self.merged(key, found, columns, level)
+        return await self.merged(key, found, columns, level, extent_in)
 
     async def merged(
-        self, key: Key, found: dict[Node, Partition], columns: frozenset[str], level: int
+        self,
+        key: Key,
+        found: dict[Node, Partition],
+        columns: frozenset[str],
+        level: int,
+        extent_in: Callable[[Partition], Extent],
     ) -> Partition:
         """Merge the versions of several replicas, and write to each what it lacks.
 
@@ -433,10 +445,11 @@ class Coordinator:
         whole = Partition()
         for version in found.values():
             whole.merge(version)
+        extent = extent_in(whole)
         repairs = {
             node: repair
             for node, version in found.items()
-            if (repair := whole.missing_in(version, columns)) is not None
+            if (repair := whole.missing_in(version, columns, extent)) is not None
         }
         if repairs:
             self.ring.seen["read repair"] += 1

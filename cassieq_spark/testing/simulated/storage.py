@@ -11,7 +11,7 @@ deletion). Times of expiry and deletion are whole seconds.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from struct import pack
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -186,6 +186,36 @@ class Row:
         return not self.cells and self.marker is None and self.deletion is None
 
 
+class Extent(NamedTuple):
+    """The rows of a partition that a read has come to: no others are repaired.
+
+    Attributes:
+        selects: Whether the statement selects rows whose clustering is, or begins, so.
+        after: The last row of the page before; None: there was none.
+        upto: The row that filled this page; None: it has room for more.
+    """
+
+    selects: Callable[[Clustering], bool] = lambda _: True
+    after: Clustering | None = None
+    upto: Clustering | None = None
+
+    def has(self, clustering: Clustering) -> bool:
+        """Whether it has this row, or all rows that begin so."""
+        size = len(clustering)
+        return (
+            (self.after is None or self.after[:size] < clustering)
+            and (self.upto is None or self._ends_behind(clustering))
+            and self.selects(clustering)
+        )
+
+    def _ends_behind(self, clustering: Clustering) -> bool:
+        upto = self.upto or ()
+        return upto == clustering or upto[: len(clustering)] > clustering
+
+
+WHOLE: Final = Extent()
+
+
 class Partition:
     """The rows under one partition key.
 
@@ -302,11 +332,14 @@ class Partition:
                 row.deletion = row.deletion._replace(at_us=at_us - 1)
         return made
 
-    def missing_in(self, other: Partition | None, columns: frozenset[str]) -> Partition | None:
+    def missing_in(
+        self, other: Partition | None, columns: frozenset[str], extent: Extent = WHOLE
+    ) -> Partition | None:
         """Return what another replica lacks of this merged version: what read repair writes to it.
 
         Args:
             columns: The columns that the read selects: only these are repaired [P4].
+            extent: The rows that it has come to.
         """
         mine, theirs = self, Partition() if other is None else other
         repair = Partition()
@@ -314,13 +347,15 @@ class Partition:
         if mine.deletion is not None and mine.deletion != theirs.deletion:
             repair.deletion, is_any = mine.deletion, True
         for prefix, deletion in mine.slices.items():
-            if theirs.slices.get(prefix) != deletion:
+            if theirs.slices.get(prefix) != deletion and extent.has(prefix):
                 repair.slices[prefix], is_any = deletion, True
         if _differs(mine.static, theirs.static, columns, repair.static):
             is_any = True
         for clustering, row in mine.rows.items():
             made = Row()
-            if _differs(row, theirs.rows.get(clustering, _NO_ROW), columns, made):
+            if extent.has(clustering) and _differs(
+                row, theirs.rows.get(clustering, _NO_ROW), columns, made
+            ):
                 repair.row(clustering).merge(made)
                 is_any = True
         return repair if is_any else None
