@@ -100,3 +100,20 @@ def test_a_deletion_that_ends_behind_the_page_waits_for_the_next() -> None:
     pages(transport, statements.READ_OVERLAY, (LANE, 0, 0, 0), 1)
     assert {} == transport.ring.nodes[1].read(key).slices
     assert 2 == len(transport.ring.nodes[1].read(key).rows)
+
+
+def test_what_has_expired_on_one_node_wins_over_a_value_of_the_same_time() -> None:
+    transport = simulated(ADDRESSES, "datacenter1")
+    now_s = transport.ring.nodes[0].now_s
+    for node, cell in zip(
+        transport.ring.nodes,
+        (Cell(5, b"old", 10, now_s - 1), Cell(5, b"new", 10, now_s + 9), Cell(4, b"before")),
+        strict=True,
+    ):
+        there = Partition()
+        there.row((0, 0)).marker = Marker(5)
+        there.row((0, 0)).cells["payload"] = cell
+        node.apply(KEY, there)
+    pages(transport, statements.SCAN_MESSAGES, (LANE, 0), 1)
+    repaired = [node.read(KEY).rows[0, 0].cells["payload"] for node in transport.ring.nodes]
+    assert [Cell(5, None, 0, now_s - 11)] * 3 == repaired

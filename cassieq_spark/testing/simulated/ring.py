@@ -176,7 +176,7 @@ class Node:
     def read(self, key: Key) -> Partition:
         """Return its version of a partition, as it is now."""
         found = self.data.get(key[0], {}).get(key[1])
-        return Partition() if found is None else found.copy()
+        return Partition() if found is None else found.at(self.now_s)
 
 
 class Ring:

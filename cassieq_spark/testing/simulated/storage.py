@@ -134,6 +134,17 @@ class Row:
         self.deletion: Deletion | None = None
         self.cells: dict[str, Cell] = {}
 
+    def at(self, now_s: int) -> Row:
+        """Return a copy of what a replica has at this second: what has expired is deleted.
+
+        Against a value of the same write time, a deletion wins (``AbstractCell.purge``).
+        """
+        made = self.copy()
+        for name, cell in self.cells.items():
+            if cell.ttl_s and not cell.is_live(now_s):
+                made.cells[name] = Cell(cell.at_us, None, 0, cell.ends_s - cell.ttl_s)
+        return made
+
     def copy(self) -> Row:
         """Return a copy."""
         made = Row()
@@ -291,12 +302,19 @@ class Partition:
             del self.rows[clustering]
             del self.order[bisect_left(self.order, clustering)]
 
+    def at(self, now_s: int) -> Partition:
+        """Return a copy: what a replica answers to a read of this second."""
+        return self._copied(lambda row: row.at(now_s))
+
     def copy(self) -> Partition:
-        """Return a copy: what a read of this moment answers."""
+        """Return a copy."""
+        return self._copied(Row.copy)
+
+    def _copied(self, copied: Callable[[Row], Row]) -> Partition:
         made = Partition()
         made.deletion, made.slices = self.deletion, dict(self.slices)
-        made.static = self.static.copy()
-        made.rows = {clustering: row.copy() for clustering, row in self.rows.items()}
+        made.static = copied(self.static)
+        made.rows = {clustering: copied(row) for clustering, row in self.rows.items()}
         made.order = list(self.order)
         return made
 
