@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, Unavailable
 
 from cassieq_spark.store import statements
 from cassieq_spark.store.transport import Page, Request
@@ -117,3 +117,12 @@ def test_what_has_expired_on_one_node_wins_over_a_value_of_the_same_time() -> No
     pages(transport, statements.SCAN_MESSAGES, (LANE, 0), 1)
     repaired = [node.read(KEY).rows[0, 0].cells["payload"] for node in transport.ring.nodes]
     assert [Cell(5, None, 0, now_s - 11)] * 3 == repaired
+
+
+def test_a_slice_that_ends_before_it_begins_asks_no_node(apart: SimulatedTransport) -> None:
+    for node in apart.ring.nodes[1:]:
+        apart.ring.convict(node)
+    pages(apart, statements.READ_MESSAGES, (LANE, 0, 2, 1), 1)
+    pages(apart, statements.READ_SCHEDULE, (LANE, 0, 2, 2), 1)
+    with pytest.raises(Unavailable):
+        pages(apart, statements.READ_MESSAGES, (LANE, 0, 1, 1), 1)

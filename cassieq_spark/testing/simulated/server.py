@@ -207,6 +207,8 @@ class Server:
         if all(name in equal for name in read.table.partition):
             key: Key = (read.table.name, tuple(equal[name] for name in read.table.partition))
             at, level = (self.ring.token(key), key[1]), read.level
+            if _is_empty(read.relations):
+                return Page(())  # no replica is asked
             if statement.kind is Kind.SERIAL_READ:
                 level = await self._finish_others(coordinator, key, level)
             extent_in = partial(_extent, read, at, coordinator.via.now_s, read.most)
@@ -446,6 +448,19 @@ def _extent(read: _Read, at: At, now_s: int, room: int, partition: Partition) ->
     after = read.place.clustering if read.place is not None and read.place.at == at else None
     # A row of static columns alone comes after all others.
     return Extent(selects, after, upto or None)
+
+
+def _is_empty(relations: Sequence[tuple[cql.Relation, Any]]) -> bool:
+    """Whether a slice ends before it begins."""
+    bounds = [(one, value) for one, value in relations if one.operator in _COMPARE]
+    return any(
+        not (_COMPARE[low.operator](end, start) and _COMPARE[high.operator](start, end))
+        for low, start in bounds
+        for high, end in bounds
+        if low.column == high.column
+        and low.operator in {">", ">="}
+        and high.operator in {"<", "<="}
+    )
 
 
 def _matches(value: Any, operator: str, wanted: Any) -> bool:
