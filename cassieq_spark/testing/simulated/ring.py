@@ -184,6 +184,7 @@ class Ring:
 
     Attributes:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
+        has_hints: ``hinted_handoff_enabled``.
         seen: How often what has happened, by name.
         on_stop: Called with each node that stops, for the clients whose connections break.
     """
@@ -204,6 +205,7 @@ class Ring:
         self.rng = rng or random.Random(0)  # noqa: S311 - guards no secret
         self.tables: dict[str, Table] = {}
         self.copies: dict[str, int] | None = None
+        self.has_hints = True
         self.on_stop: list[Callable[[Node], object]] = []
         self._away: set[str] = set()
         self._tokens: dict[Key, int] = {}
@@ -295,6 +297,8 @@ class Ring:
 
     def keep_hint(self, source: Node, target: Node, key: Key, change: Partition) -> None:
         """Keep a write for a replica that did not answer; it is sent some time later."""
+        if not self.has_hints:
+            return
         kept = source.hints.setdefault(target.address, [])
         kept.append(Hint(key, change, source.now_s))
         if len(kept) == 1:
