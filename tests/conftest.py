@@ -158,6 +158,7 @@ RING_FILES = {
     "test_embedded_ring.py",
     "test_node_clocks.py",
     "test_replicas.py",
+    "test_simulated_ring.py",
     "test_sink_replicas.py",
     "test_storm.py",
 }

@@ -21,7 +21,7 @@ from cassandra.connection import ConnectionShutdown
 
 from cassieq_spark.store.schema import GC_GRACE_S
 from cassieq_spark.testing.simulated.cql import Table
-from cassieq_spark.testing.simulated.storage import Partition, token_of
+from cassieq_spark.testing.simulated.storage import WHOLE, Extent, Partition, token_of
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class Node:
     def read(self, key: Key) -> Partition:
         """Return its version of a partition, as it is now."""
         found = self.data.get(key[0], {}).get(key[1])
-        return Partition() if found is None else found.copy()
+        return Partition() if found is None else found.at(self.now_s)
 
 
 class Ring:
@@ -184,6 +184,7 @@ class Ring:
 
     Attributes:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
+        has_hints: ``hinted_handoff_enabled``.
         seen: How often what has happened, by name.
         on_stop: Called with each node that stops, for the clients whose connections break.
     """
@@ -204,6 +205,7 @@ class Ring:
         self.rng = rng or random.Random(0)  # noqa: S311 - guards no secret
         self.tables: dict[str, Table] = {}
         self.copies: dict[str, int] | None = None
+        self.has_hints = True
         self.on_stop: list[Callable[[Node], object]] = []
         self._away: set[str] = set()
         self._tokens: dict[Key, int] = {}
@@ -295,6 +297,8 @@ class Ring:
 
     def keep_hint(self, source: Node, target: Node, key: Key, change: Partition) -> None:
         """Keep a write for a replica that did not answer; it is sent some time later."""
+        if not self.has_hints:
+            return
         kept = source.hints.setdefault(target.address, [])
         kept.append(Hint(key, change, source.now_s))
         if len(kept) == 1:
@@ -404,11 +408,18 @@ class Coordinator:
         self.check()
         return dict(answers)
 
-    async def read(self, key: Key, columns: frozenset[str], level: int) -> Partition:
+    async def read(
+        self,
+        key: Key,
+        columns: frozenset[str],
+        level: int,
+        extent_in: Callable[[Partition], Extent] = lambda _: WHOLE,
+    ) -> Partition:
         """Read a partition from as many replicas as the level asks for, and repair these.
 
         Args:
             columns: Those that the statement selects: read repair writes no others [P4].
+            extent_in: Returns the rows of the merged partition that it comes to: nor any others.
 
         Raises:
             Unavailable, ReadTimeout: Too few replicas are up, or answer.
@@ -418,10 +429,15 @@ class Coordinator:
         found = await self.ask(nodes, lambda node: node.read(key), at_least(needed), READ_S)
         if len(found) < needed:
             raise _read_timeout(level, needed, len(found))
-        return await self.merged(key, found, columns, level)
+        return await self.merged(key, found, columns, level, extent_in)
 
     async def merged(
-        self, key: Key, found: dict[Node, Partition], columns: frozenset[str], level: int
+        self,
+        key: Key,
+        found: dict[Node, Partition],
+        columns: frozenset[str],
+        level: int,
+        extent_in: Callable[[Partition], Extent],
     ) -> Partition:
         """Merge the versions of several replicas, and write to each what it lacks.
 
@@ -433,10 +449,11 @@ class Coordinator:
         whole = Partition()
         for version in found.values():
             whole.merge(version)
+        extent = extent_in(whole)
         repairs = {
             node: repair
             for node, version in found.items()
-            if (repair := whole.missing_in(version, columns)) is not None
+            if (repair := whole.missing_in(version, columns, extent)) is not None
         }
         if repairs:
             self.ring.seen["read repair"] += 1

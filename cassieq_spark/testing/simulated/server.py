@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from operator import ge, gt, le, lt
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -21,6 +23,7 @@ from cassieq_spark.testing.simulated.storage import (
     Cell,
     Clustering,
     Deletion,
+    Extent,
     Marker,
     Partition,
     Row,
@@ -72,6 +75,15 @@ class _Read(NamedTuple):
     left: int | None
     place: _Place | None
     from_token: int | None
+
+    @property
+    def repaired(self) -> frozenset[str]:
+        """The columns that read repair writes [P4]; if keys alone are selected, all of them [T10].
+
+        ``ColumnFilter.Builder``: what selects no column fetches, and queries, all.
+        """
+        selected = frozenset(self.command.columns)
+        return selected if selected - set(self.table.key) else frozenset(self.table.types)
 
 
 class Server:
@@ -194,11 +206,14 @@ class Server:
         equal = {one.column: value for one, value in read.relations if one.operator == "="}
         if all(name in equal for name in read.table.partition):
             key: Key = (read.table.name, tuple(equal[name] for name in read.table.partition))
-            level = read.level
+            at, level = (self.ring.token(key), key[1]), read.level
+            if _is_empty(read.relations):
+                return Page(())  # no replica is asked
             if statement.kind is Kind.SERIAL_READ:
                 level = await self._finish_others(coordinator, key, level)
-            found = await coordinator.read(key, frozenset(read.command.columns), level)
-            return self._page(read, [((self.ring.token(key), key[1]), found)], coordinator)
+            extent_in = partial(_extent, read, at, coordinator.via.now_s, read.most)
+            found = await coordinator.read(key, read.repaired, level, extent_in)
+            return self._page(read, [(at, found)], coordinator)
         partitions, is_last = await self._scan(coordinator, read)
         return self._page(read, partitions, coordinator, is_last=is_last)
 
@@ -228,6 +243,8 @@ class Server:
             rows.append(tuple(_given(known.get(name)) for name in columns))
             left = None if read.left is None else read.left - len(rows)
             ends = _Place(at, None if read.command.is_distinct else clustering, left)
+        if not is_last and len(rows) == read.most:
+            return self._with_place(columns, rows, ends)
         if not is_last:
             left = None if read.left is None else read.left - len(rows)
             return self._with_place(columns, rows, _Place(partitions[-1][0], None, left))
@@ -262,15 +279,18 @@ class Server:
         ends = [max(taken) for taken, is_all in found.values() if not is_all]
         upto = min(ends) if ends else None
         keys = sorted({at for taken, _ in found.values() for at in taken})
-        of_all = read.command.is_distinct  # its read repair writes whole rows [T10]
-        columns = frozenset(read.table.types if of_all else read.command.columns)
-        merged = []
+        merged: list[tuple[At, Partition]] = []
+        room = read.most
         for at in keys:
-            if upto is not None and at > upto:
-                break
+            if room == 0 or (upto is not None and at > upto):
+                return merged, False
             versions = {node: taken.get(at, Partition()) for node, (taken, _) in found.items()}
-            whole = await coordinator.merged((name, at[1]), versions, columns, read.level)
+            extent_in = partial(_extent, read, at, now_s, room)
+            whole = await coordinator.merged(
+                (name, at[1]), versions, read.repaired, read.level, extent_in
+            )
             merged.append((at, whole))
+            room -= sum(1 for _ in islice(_rows_after(read, [(at, whole)], now_s), room))
         return merged, upto is None
 
     def _next_of(self, node: Node, read: _Read, now_s: int) -> tuple[dict[At, Partition], bool]:
@@ -409,6 +429,38 @@ def _rows_of(
             yield clustering, {**static, **values}
     if static and not is_any and not rest:
         yield (), static
+
+
+def _extent(read: _Read, at: At, now_s: int, room: int, partition: Partition) -> Extent:
+    """Return the rows of a partition that a page comes to, which has room for so many."""
+    clustering = read.table.clustering
+    rest = [(one, value) for one, value in read.relations if one.column in clustering]
+
+    def selects(row: Clustering) -> bool:
+        known = dict(zip(clustering, row, strict=False))
+        return all(_matches(known.get(one.column), one.operator, value) for one, value in rest)
+
+    if read.command.is_distinct:  # a list of keys takes one row of each
+        upto = next((row for row, _ in partition.live(now_s)), None)
+    else:
+        rows = islice(_rows_after(read, [(at, partition)], now_s), room - 1, room)
+        upto = next((row for _, row, _ in rows), None)
+    after = read.place.clustering if read.place is not None and read.place.at == at else None
+    # A row of static columns alone comes after all others.
+    return Extent(selects, after, upto or None)
+
+
+def _is_empty(relations: Sequence[tuple[cql.Relation, Any]]) -> bool:
+    """Whether a slice ends before it begins."""
+    bounds = [(one, value) for one, value in relations if one.operator in _COMPARE]
+    return any(
+        not (_COMPARE[low.operator](end, start) and _COMPARE[high.operator](start, end))
+        for low, start in bounds
+        for high, end in bounds
+        if low.column == high.column
+        and low.operator in {">", ">="}
+        and high.operator in {"<", "<="}
+    )
 
 
 def _matches(value: Any, operator: str, wanted: Any) -> bool:

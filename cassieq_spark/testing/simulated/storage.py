@@ -11,7 +11,7 @@ deletion). Times of expiry and deletion are whole seconds.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from struct import pack
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -134,6 +134,17 @@ class Row:
         self.deletion: Deletion | None = None
         self.cells: dict[str, Cell] = {}
 
+    def at(self, now_s: int) -> Row:
+        """Return a copy of what a replica has at this second: what has expired is deleted.
+
+        Against a value of the same write time, a deletion wins (``AbstractCell.purge``).
+        """
+        made = self.copy()
+        for name, cell in self.cells.items():
+            if cell.ttl_s and not cell.is_live(now_s):
+                made.cells[name] = Cell(cell.at_us, None, 0, cell.ends_s - cell.ttl_s)
+        return made
+
     def copy(self) -> Row:
         """Return a copy."""
         made = Row()
@@ -184,6 +195,36 @@ class Row:
     def is_empty(self) -> bool:
         """Whether it has nothing, not even a tombstone."""
         return not self.cells and self.marker is None and self.deletion is None
+
+
+class Extent(NamedTuple):
+    """The rows of a partition that a read has come to: no others are repaired.
+
+    Attributes:
+        selects: Whether the statement selects rows whose clustering is, or begins, so.
+        after: The last row of the page before; None: there was none.
+        upto: The row that filled this page; None: it has room for more.
+    """
+
+    selects: Callable[[Clustering], bool] = lambda _: True
+    after: Clustering | None = None
+    upto: Clustering | None = None
+
+    def has(self, clustering: Clustering) -> bool:
+        """Whether it has this row, or all rows that begin so."""
+        size = len(clustering)
+        return (
+            (self.after is None or self.after[:size] < clustering)
+            and (self.upto is None or self._ends_behind(clustering))
+            and self.selects(clustering)
+        )
+
+    def _ends_behind(self, clustering: Clustering) -> bool:
+        upto = self.upto or ()
+        return upto == clustering or upto[: len(clustering)] > clustering
+
+
+WHOLE: Final = Extent()
 
 
 class Partition:
@@ -261,12 +302,19 @@ class Partition:
             del self.rows[clustering]
             del self.order[bisect_left(self.order, clustering)]
 
+    def at(self, now_s: int) -> Partition:
+        """Return a copy: what a replica answers to a read of this second."""
+        return self._copied(lambda row: row.at(now_s))
+
     def copy(self) -> Partition:
-        """Return a copy: what a read of this moment answers."""
+        """Return a copy."""
+        return self._copied(Row.copy)
+
+    def _copied(self, copied: Callable[[Row], Row]) -> Partition:
         made = Partition()
         made.deletion, made.slices = self.deletion, dict(self.slices)
-        made.static = self.static.copy()
-        made.rows = {clustering: row.copy() for clustering, row in self.rows.items()}
+        made.static = copied(self.static)
+        made.rows = {clustering: copied(row) for clustering, row in self.rows.items()}
         made.order = list(self.order)
         return made
 
@@ -302,11 +350,14 @@ class Partition:
                 row.deletion = row.deletion._replace(at_us=at_us - 1)
         return made
 
-    def missing_in(self, other: Partition | None, columns: frozenset[str]) -> Partition | None:
+    def missing_in(
+        self, other: Partition | None, columns: frozenset[str], extent: Extent = WHOLE
+    ) -> Partition | None:
         """Return what another replica lacks of this merged version: what read repair writes to it.
 
         Args:
             columns: The columns that the read selects: only these are repaired [P4].
+            extent: The rows that it has come to.
         """
         mine, theirs = self, Partition() if other is None else other
         repair = Partition()
@@ -314,13 +365,15 @@ class Partition:
         if mine.deletion is not None and mine.deletion != theirs.deletion:
             repair.deletion, is_any = mine.deletion, True
         for prefix, deletion in mine.slices.items():
-            if theirs.slices.get(prefix) != deletion:
+            if theirs.slices.get(prefix) != deletion and extent.has(prefix):
                 repair.slices[prefix], is_any = deletion, True
         if _differs(mine.static, theirs.static, columns, repair.static):
             is_any = True
         for clustering, row in mine.rows.items():
             made = Row()
-            if _differs(row, theirs.rows.get(clustering, _NO_ROW), columns, made):
+            if extent.has(clustering) and _differs(
+                row, theirs.rows.get(clustering, _NO_ROW), columns, made
+            ):
                 repair.row(clustering).merge(made)
                 is_any = True
         return repair if is_any else None
