@@ -85,24 +85,6 @@ def test_each_write_and_micro_batch_has_a_bar_of_its_rate(
     assert_same_shape([0.0] + [one.rate for one in pieces], [0.0, *heights])
 
 
-def test_the_words_say_what_is_drawn(noted: dict[str, list[Any]], tmp_path: Path) -> None:
-    root = drawn(noted, tmp_path / "demo.svg")
-
-    words = [one.text for one in root.iter(f"{SVG}text")]
-    for word in (*LEGS, "queue 'flights'", "queue 'late-flights'"):
-        assert word in words
-    assert ["Depth", "Rate", "Lag"] == [
-        word.partition(":")[0] for word in words if word and ": " in word
-    ]
-
-
-def test_the_same_numbers_give_the_same_file(noted: dict[str, list[Any]], tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        drawn(noted, tmp_path / name)
-
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-
-
 def test_a_micro_batch_is_as_long_as_spark_says(history: ModuleType) -> None:
     progress = {
         "timestamp": "2026-11-24T21:26:17.835Z",

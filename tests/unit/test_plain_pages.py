@@ -49,12 +49,6 @@ def test_a_public_docstring_has_no_mark_and_names_no_test(name: str) -> None:
     assert {} == {one: words for one, text in texts.items() if (words := inside_words(text or ""))}
 
 
-def test_marks_and_tests_are_noticed() -> None:
-    assert ["[T1]", "(I1)", "test_it", "[P18, R21]", "(I2, I7)", "tests/node"] == inside_words(
-        "[T1] holds (I1), see test_it and [P18, R21], or (I2, I7) in tests/node; S3 is no mark"
-    )
-
-
 @pytest.mark.parametrize(
     "why", sorted((ROOT / "docs" / "guides").glob("*-why.md")), ids=lambda page: page.stem
 )

@@ -117,24 +117,6 @@ def test_the_samples_are_found() -> None:
         assert [one for one in found if one.startswith(page)], page
 
 
-def test_an_import_of_a_private_module_is_noticed() -> None:
-    code = """
-    import cassieq_spark as cassieq, cassieq_spark.errors, cassieq_spark.store
-    from cassieq_spark import connect, settle
-    from cassieq_spark.client import Client
-    from cassieq_spark.errors import StoreError
-    from cassieq_spark.spark import boundary, register
-    cassieq.connect, cassieq.register, cassieq_spark.__version__, cassieq_spark.spark.api
-    """
-    assert [
-        "cassieq_spark.store",
-        "cassieq_spark.settle",
-        "cassieq_spark.client.Client",
-        "cassieq_spark.spark.boundary",
-        "cassieq_spark.register",
-    ] == private_imports(textwrap.dedent(code))
-
-
 # --- what public signatures name can be imported --------------------------------------------------
 
 

@@ -20,10 +20,3 @@ def test_a_rule_is_where_it_was_and_a_copy_is_without_it(mark: str, tmp_path: Pa
     source = (ROOT / one.path).read_text("utf-8")
     assert one.applied_to(source) == (copy / one.path).read_text("utf-8") != source
     assert (copy / "tests" / "children" / "producer.py").exists()
-
-
-def test_a_rule_is_named_by_its_mark_and_number() -> None:
-    assert rule("P7") == rule("P7.1") != rule("P7.2")
-    for unknown in ("P99", "P7.99", "P7.0"):
-        with pytest.raises(LookupError, match=unknown):
-            rule(unknown)
