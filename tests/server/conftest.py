@@ -6,8 +6,10 @@ import http.client
 import re
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -15,21 +17,15 @@ import httpx
 import pytest
 from botocore.config import Config
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.store import portal
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
 
 LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
 

@@ -9,30 +9,24 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from botocore.exceptions import ClientError
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.call import UNKNOWN_CALLERS, number_of
 from cassieq_spark.store import portal
-from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import arn_of, pair, refusal, signed
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
+from tests.fixtures.accounts import Account, arn_of, pair, refusal, signed
 from tests.fixtures.certificates import Authority
 from tests.fixtures.commands import CommandLine
-from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.accounts import Account, arn_of, refusal
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, sqs_at
 
 
 @pytest.fixture

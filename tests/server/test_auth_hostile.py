@@ -7,30 +7,26 @@ number, key id and queue, and a presigned URL for one harmless action.
 from __future__ import annotations
 
 import http.client
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.store import portal
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.accounts import Account, signed
 from tests.fixtures.commands import CommandLine, end
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, start_gateway
 
 BODY = "what only the victim may read"
 EXAMPLES = 150

@@ -11,9 +11,9 @@ import ssl
 import struct
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -31,9 +31,6 @@ from tests.fixtures.small_gateway import (
     small_gateway,
     until_closed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BRIEF = GatewaySettings(port=0, request_timeout_s=0.4, keep_alive_s=0.4)
 PATIENT = GatewaySettings(port=0)

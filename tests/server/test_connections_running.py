@@ -6,24 +6,18 @@ import re
 import resource
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
-from cassieq_spark.testing import wait_until
+import cassieq_spark as cassieq
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.small_gateway import one_answer, until_closed
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, start_gateway
 
 MIB = 1_048_576
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

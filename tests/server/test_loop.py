@@ -16,13 +16,15 @@ import gc
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.model.ids import BucketNo, LaneId
@@ -31,11 +33,6 @@ from cassieq_spark.queue.message import Delivery
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
 
 GROWS = 8
 MOST = 3 * GROWS

@@ -5,25 +5,21 @@ from __future__ import annotations
 import base64
 import json
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
+import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.server.rest.messages import MOST_HEADER_BYTES
+from tests.server.conftest import Gateway
 from tests.server.test_rest_queues import problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
 
 RAW = {"Accept": "application/octet-stream"}
 MIB = 1_048_576

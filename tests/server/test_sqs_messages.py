@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.entropy import system
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
-from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
-
-if TYPE_CHECKING:
-    import cassieq_spark as cassieq
-    from tests.fixtures.sqs import NewQueue
-    from tests.server.conftest import Gateway
+from tests.fixtures.sqs import NewQueue, attributes_of, get, new_queue, policy_of, refusal
+from tests.server.conftest import Gateway
 
 __all__ = ["new_queue"]  # a fixture
 

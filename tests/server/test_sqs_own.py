@@ -5,24 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+import cassieq_spark as cassieq
 from cassieq_spark.server.sqs.protocol import NAMESPACE
 from cassieq_spark.testing import wait_until
+from tests.server.conftest import Gateway
 from tests.server.test_rest_receipts import never_handed_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
 
 
 @pytest.fixture

@@ -7,15 +7,12 @@ sources), and what the API reference and the developer guide say.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
-
-if TYPE_CHECKING:
-    import cassieq_spark as cassieq
-    from tests.fixtures.sqs import NewQueue
+import cassieq_spark as cassieq
+from tests.fixtures.sqs import NewQueue, attributes_of, get, new_queue, policy_of, refusal
 
 __all__ = ["new_queue"]  # a fixture
 

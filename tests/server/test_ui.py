@@ -5,24 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.operations import PAGES
 from cassieq_spark.server.ui.page import Form
 from cassieq_spark.store import portal
-from tests.fixtures.accounts import HOUR_US, all_but, pair
+from tests.fixtures.accounts import HOUR_US, Account, all_but, pair
 from tests.fixtures.ui import SESSION, Visitor, problem_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 OF_A_QUEUE = [one for one in PAGES if "{queue}" in one.path]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -10,23 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.server.operations import PAGES
 from cassieq_spark.store import portal
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.accounts import Account
 from tests.fixtures.commands import CommandLine, end
 from tests.fixtures.ui import SESSION, Visitor
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, start_gateway
 
 BODY = "the victim's message"
 MARK = "<zz>"

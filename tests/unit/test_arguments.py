@@ -6,8 +6,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -17,9 +18,6 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue.put import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WRONG_TIMES = (-1, -0.001, math.nan, math.inf, -math.inf, 10**400, "30", "30s", None, True, b"1")
 TIMES: tuple[Callable[[Any], Any], ...] = (

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
 pytest.importorskip("matplotlib", reason="the extra bench is not installed")
+from pathlib import Path
+
 from bench import against_kafka, kafka_report
 from bench.kafka_rounds import OURS, SPARK, TARGETS, THEIRS, TRIES, Case, Rounds, Samples
 from bench.spark_child import CommandFailed
 from tests.fixtures import scripts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 page = scripts.load("measured_kafka")
 CASE = Case(2_000, 96)

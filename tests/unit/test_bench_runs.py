@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MACHINE = {"cores": 2}
 

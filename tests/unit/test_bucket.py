@@ -5,8 +5,8 @@ See docs/design/ids-and-buckets.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -27,9 +27,6 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.expiry import DELAY_STEP_US, DELAYED_GROUPS_LIMIT, Delayed
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW = 1_700_000_000_000_000
 SINK = SinkRef(sink_id="s", epoch=3, block_end=BucketNo(9))

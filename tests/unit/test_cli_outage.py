@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from cassandra import OperationTimedOut, Unavailable
@@ -14,9 +14,6 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.store import retries
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STATEMENT = Statement(name="read_queue", cql="", kind=Kind.READ)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 import typer
@@ -27,10 +26,8 @@ from cassieq_spark.errors import (
     StoreUnavailable,
 )
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.message import Delivery
 
 
 class Pieces(io.RawIOBase):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.fixtures.commands import CommandLine, end
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOWHERE = CommandLine("127.0.0.1:1")
 """No node is asked for anything before the gateway listens."""

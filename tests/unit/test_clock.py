@@ -7,7 +7,8 @@ import itertools
 import threading
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ from cassieq_spark.clock import (
     MEASURE_EVERY_S,
     RETRY_AFTER_S,
     Answers,
+    Ask,
+    Clock,
     ClusterClock,
     Reading,
     SystemClock,
@@ -26,11 +29,6 @@ from cassieq_spark.clock import (
 from cassieq_spark.errors import StoreUnavailable, UsageError
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.testing.manual import START_US, ManualClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cassieq_spark.clock import Ask, Clock
 
 HOUR_US = 3_600_000_000
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import copy
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.fixtures.conf import IMAGE, check
 from tests.fixtures.pod_security import violations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "conf" / "kubernetes"

@@ -6,8 +6,10 @@ import json
 import pickle
 import ssl
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +27,6 @@ from cassieq_spark.options.option import Login, TlsOptions
 from cassieq_spark.options.values import Secret
 from cassieq_spark.store import tls
 from tests.fixtures.certificates import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
 PASSWORD = "sesame-31c9"  # noqa: S105 - of a test

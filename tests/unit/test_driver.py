@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from cassandra.connection import Connection as DriversOwn
@@ -13,9 +14,6 @@ from cassandra.segment import Segment, SegmentCodec
 
 from cassieq_spark.entropy import generator
 from cassieq_spark.store.driver import Connection, Segments
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LONGEST = Segment.MAX_PAYLOAD_LENGTH
 SMALL = [9, 10, 200, 17, 4_000]

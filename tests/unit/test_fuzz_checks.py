@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cassieq_spark.server.operations import ACTIONS
 from tests.fuzz.book import Book, framed, hidden_forms, wrong
 from tests.fuzz.grammar import named
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "only-for-acme-0123456789"  # noqa: S105 - of nobody
 ONE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -7,21 +7,18 @@ import subprocess
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cassieq_spark.errors import QueueNotFound, ReceiptExpired, SchemaMismatch
 from cassieq_spark.model.moments import us_of
 from cassieq_spark.store import portal, schema
-from cassieq_spark.store.statements import Kind
+from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock, MemoryClient, memory_client, wait_until
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.server import Server
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.statements import Statement
 
 PROGRAM = """
 import warnings

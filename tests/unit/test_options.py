@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,9 +30,6 @@ from cassieq_spark.options import (
 )
 from cassieq_spark.options.option import by_option
 from cassieq_spark.spark import foreach_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
 ORDERS = QueueSelection(names=(queue_name("orders"),), is_one=True)

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import textwrap
 import typing
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ import cassieq_spark
 from cassieq_spark import testing
 from tests.fixtures.public import MODULES, OFFERING, is_alias, offered
 from tests.unit.test_annotations import members
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 API = ROOT / "docs" / "reference" / "api.md"

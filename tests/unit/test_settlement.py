@@ -6,7 +6,6 @@ See docs/design/settle.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -21,6 +20,7 @@ from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.settlement import (
     Ack,
     Action,
+    Asked,
     Extend,
     Judged,
     Reject,
@@ -30,9 +30,6 @@ from cassieq_spark.model.settlement import (
 )
 from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures.rows import TEN, ids, sealed
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.settlement import Asked
 
 NOW = 1_700_000_000_000_000
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -15,13 +15,8 @@ from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
-from cassieq_spark.queue.shelf import Held, Shelf, doors
+from cassieq_spark.queue.shelf import Answer, Held, Shelf, doors
 from cassieq_spark.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.queue.shelf import Answer
 
 LANE = LaneId(UUID(int=1))
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
-from cassieq_spark.clock import Answers, Reading
+from cassieq_spark.clock import Answers, Clock, Reading
 from cassieq_spark.testing import ManualClock
 from tests.storm.node_clock import NodeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from cassieq_spark.clock import Clock
 
 
 async def ask(base: Clock, but: Collection[str]) -> Answers:

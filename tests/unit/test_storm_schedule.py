@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cassandra import OperationTimedOut, Unavailable
 from hypothesis import given
@@ -14,9 +14,6 @@ from tests.storm.dials import Dials
 from tests.storm.history import Recorder, read
 from tests.storm.schedule import BOOT_S, BUCKETS, DRIVER, NODES, REPAIR_JOB, Cast, Kind, draw
 from tests.storm.stage import REPAIR_JOB_EVERY, cast_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SEEDS = st.integers(0, 1 << 32)
 SECONDS = st.floats(5, 120)

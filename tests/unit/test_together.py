@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from contextvars import ContextVar
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,13 +21,8 @@ from cassieq_spark.queue.put.encode import AT_ONCE
 from cassieq_spark.queue.put.results import Puts, State, firsts, for_all
 from cassieq_spark.queue.put.together import MOST_BYTES, MOST_MESSAGES, Asked, Together
 from cassieq_spark.store import caller, side_by_side
-from cassieq_spark.store.call import acting, limited, one_call, present
+from cassieq_spark.store.call import Patience, acting, limited, one_call, present
 from cassieq_spark.store.chunk import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-
-    from cassieq_spark.store.call import Patience
 
 SESSION = SimpleNamespace(clock=SystemClock())
 LANE: Any = SimpleNamespace(queue="q", store=SimpleNamespace(session=SESSION))

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cassieq_spark.entropy import system
 from cassieq_spark.queue import waiting
 from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.waiting import Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from cassieq_spark.queue.message import Delivery
 
 
 def request(*, wait_s: float, at_least: int = 0) -> GetRequest:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MODULE = """
 class Mute(Exception):
