@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import select
 import socket
 import ssl
@@ -16,8 +15,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
 from cassieq_spark.server.entrance import TURN_BYTES
@@ -554,64 +551,6 @@ def test_over_tls_a_client_that_goes_leaves_no_error_and_no_timer(
         gateway.wait_until_alone()
         assert connection._timer is None
     assert [] == [record.getMessage() for record in caplog.records]
-
-
-@pytest.mark.sample
-def test_uvicorn_has_what_connections_override() -> None:
-    ours = {name for name, one in vars(Connection).items() if inspect.isfunction(one)}
-    overridden = sorted(ours & set(dir(HttpToolsProtocol)) - {"__init__"})
-
-    assert [
-        "connection_lost", "connection_made", "data_received", "on_body", "on_header",
-        "on_headers_complete", "on_message_begin", "on_message_complete", "on_response_complete",
-        "on_url", "pause_writing", "send_400_response",
-    ] == overridden  # fmt: skip
-    for name in overridden:
-        theirs, mine = (
-            list(inspect.signature(getattr(one, name)).parameters)
-            for one in (HttpToolsProtocol, Connection)
-        )
-        assert theirs == mine
-
-
-@pytest.mark.sample
-def test_uvicorn_does_nothing_else_where_we_do_it_instead() -> None:
-    """Whatever is new there may be needed here, too: read it, and then change this list."""
-    names = set(HttpToolsProtocol.on_response_complete.__code__.co_names)
-
-    assert {
-        "_start_asgi_task", "_unset_keepalive_if_required", "call_later", "flow", "is_closing",
-        "loop", "pipeline", "pop", "resume_reading", "server_state", "timeout_keep_alive",
-        "timeout_keep_alive_handler", "timeout_keep_alive_task", "total_requests", "transport",
-    } == names  # fmt: skip
-    assert {
-        "AF_UNIX", "OSError", "SOCK_STREAM", "STARTUP_FAILURE", "_log_started_message", "append",
-        "asyncio", "backlog", "chmod", "config", "create_server", "create_unix_server", "error",
-        "exists", "exit", "fd", "fromfd", "get_running_loop", "host", "lifespan", "logger", "os",
-        "path", "platform", "port", "servers", "should_exit", "shutdown", "socket", "sockets",
-        "ssl", "st_mode", "started", "startup", "stat", "sys", "system", "uds", "workers",
-    } == set(Server.startup.__code__.co_names)  # fmt: skip
-
-
-@pytest.mark.sample
-def test_asyncio_has_what_a_wire_looks_at_under_tls(
-    tls: tuple[dict[str, Path], ssl.SSLContext],
-) -> None:
-    """What was encrypted and not read is in the transport below, which asyncio does not show."""
-    settings, context = tls
-    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
-        with connected(gateway, context) as connection:
-            connection.sendall(LARGE_ANSWER)
-            wait_until(lambda: gateway.open == 1)
-            (served,) = gateway.server.server_state.connections
-            wire = served._wire  # type: ignore[union-attr]
-            below = wire._below
-            assert below is wire._transport._ssl_protocol._transport
-            assert TURN_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
-            assert below.get_extra_info("socket") is wire.get_extra_info("socket")
-            wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
-            assert wire.unread >= below.get_write_buffer_size()
-        gateway.wait_until_alone()
 
 
 def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Path], ssl.SSLContext]) -> None:

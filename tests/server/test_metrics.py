@@ -382,12 +382,3 @@ def test_an_exporter_may_begin_before_cassandra_and_ends_with_0(started: list[An
     assert b"exporter_waits" in process.stderr.readline()
     process.terminate()
     assert 0 == process.wait(60)
-
-
-def test_what_cannot_be_used_is_said_at_once(cassandra: EmbeddedCassandra) -> None:
-    command = CommandLine(cassandra.contact_points)
-
-    short = command("exporter", "--port", "0", "--scan-interval", "10ms")
-    assert (2, True) == (short.code, "--scan-interval is '10ms'" in short.err)
-    taken_host = command("exporter", "--host", "192.0.2.1", "--port", "0")
-    assert (2, True) == (taken_host.code, "nothing can listen for metrics" in taken_host.err)

@@ -146,22 +146,6 @@ def test_a_session_ends_by_time_by_logout_and_with_its_key(
         assert time.monotonic() < deadline_s
 
 
-def test_other_sites_tokens_and_altered_ones_open_nothing(
-    visitor: Visitor, account: Account
-) -> None:
-    visitor.log_in(account.key)
-    session = visitor.session or ""
-    head, body, sign = session.split(".")
-    none = base64.urlsafe_b64encode(b'{"alg":"none","kid":"x"}').decode().rstrip("=")
-    for text in (f"{head}.{body}.{sign[::-1]}", f"{none}.{body}.", "x", "a" * 9_000):
-        visitor.http.cookies.clear()
-        asked = httpx.get(
-            f"{visitor.http.base_url}/ui/", headers={"Cookie": f"{SESSION}={text}"}, timeout=60
-        )
-        assert 303 == asked.status_code, text
-        assert asked.headers["location"].startswith("/ui/login?"), text
-
-
 def test_each_page_asks_for_its_right(
     guarded: Gateway, account: Account, orders: cassieq.Queue
 ) -> None:
@@ -257,26 +241,6 @@ def test_each_form_needs_the_mark_and_a_login(
             assert 303 == asked.status_code, page.name
             assert asked.headers["location"].startswith("/ui/login?next="), page.name
     assert 1 == orders.stats().visible
-    assert visitor.session is not None
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-        {"Origin": "http://127.0.0.1:1"},
-    ],
-)
-def test_a_form_of_another_site_does_nothing_even_with_the_mark(
-    visitor: Visitor, account: Account, headers: dict[str, str]
-) -> None:
-    visitor.log_in(account.key)
-    visitor.get("/ui/")
-    refused = visitor.post("/ui/logout", headers=headers)
-    assert (403, "forbidden") == problem_of(refused)
     assert visitor.session is not None
 
 

@@ -114,12 +114,6 @@ def test_a_token_has_what_both_it_and_its_key_have() -> None:
     assert not principal(*EVERYTHING, limits=()).may(Right.READ, "acme/orders")
 
 
-def test_only_a_key_with_admin_on_all_queues_administers_the_account() -> None:
-    assert principal(*EVERYTHING).may_administer()
-    assert not principal(parse_grant(["admin"], ["o*"])).may_administer()
-    assert not principal(parse_grant(["read"], ["*"])).may_administer()
-
-
 @pytest.mark.parametrize(
     ("rights", "queues"),
     [

@@ -104,11 +104,6 @@ def test_a_result_is_names_and_values_without_the_empty_ones(
     assert "a           1\ninner.long  0.5\nlist        x, y\n" == capsys.readouterr().out
 
 
-def test_columns_are_as_wide_as_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(["A", "B"], [["longer", 1], ["x", 22]])
-    assert "A       B\nlonger  1\nx       22\n" == capsys.readouterr().out
-
-
 def test_a_program_gets_every_line_whole_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows(["A", "B"], [["x" * 500, "[bold]"], ["日本", "é"]])
     width = 502

@@ -96,14 +96,6 @@ def error_us(clock: ClusterClock, true: ManualClock) -> int:
     return now_us - true.now_us()
 
 
-def test_nothing_is_measured_before_time_is_asked_for() -> None:
-    nodes = Nodes(ManualClock())
-
-    clock_of(ManualClock(), nodes)
-
-    assert 0 == nodes.asked
-
-
 def test_clients_with_clocks_hours_apart_agree() -> None:
     early, late = Machine(wrong_by_us=-5 * HOUR_US), Machine(wrong_by_us=7 * HOUR_US)
     nodes = Nodes(ManualClock())
@@ -502,14 +494,6 @@ def test_system_time_is_microseconds_since_the_epoch(tmp_path: Path) -> None:
     assert abs(SystemClock().now_us() - written.stat().st_mtime_ns // 1000) < HOUR_US
 
 
-def test_system_monotonic_time_never_goes_back() -> None:
-    clock = SystemClock()
-
-    times = [clock.monotonic() for _ in range(1000)]
-
-    assert sorted(times) == times
-
-
 def test_waiting_for_no_time_or_less_returns() -> None:
     before = threading.active_count()
 
@@ -517,23 +501,6 @@ def test_waiting_for_no_time_or_less_returns() -> None:
     SystemClock().wait(-1)  # time.sleep would raise
 
     assert before == threading.active_count()
-
-
-def test_a_manual_clock_alone_stands_still_until_it_is_advanced() -> None:
-    clock = ManualClock()
-
-    assert (START_US, 0.0) == (clock.now_us(), clock.monotonic())
-    clock.advance(1.5)
-    assert (START_US + 1_500_000, 1.5) == (clock.now_us(), clock.monotonic())
-
-
-def test_a_manual_clock_alone_moves_on_instead_of_waiting() -> None:
-    clock = ManualClock(start_us=0)
-
-    clock.wait(3_600)
-    clock.wait(-1)
-
-    assert (HOUR_US, 3_600.0) == (clock.now_us(), clock.monotonic())
 
 
 def test_a_manual_clock_on_a_base_is_ahead_of_it_and_waits_by_it() -> None:

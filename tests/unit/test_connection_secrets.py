@@ -17,7 +17,6 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import (
     OPTIONS,
     ConnectionOptions,
-    Scope,
     parse_connection,
     parse_read,
     parse_sink,
@@ -156,14 +155,6 @@ def test_every_secret_has_a_name_that_spark_blanks() -> None:
     assert [] == [name for name in secrets if "password" not in name.lower()]
 
 
-def test_connection_options_are_taken_wherever_there_is_a_connection() -> None:
-    everywhere = {Scope.CONNECTION, Scope.SOURCE, Scope.READ, Scope.SINK}
-
-    assert dict.fromkeys(FULL, everywhere) == {
-        option.name: set(option.scopes) for option in OPTIONS if option.name in FULL
-    }
-
-
 # --- what is refused
 
 
@@ -271,14 +262,6 @@ def test_a_file_that_is_missing_or_of_another_kind_is_named_with_its_option(
         tls.context(_with(files, field, str(garbage)))
 
     assert [] == secrets_in("".join(traceback.format_exception(refused.value)))
-
-
-def test_a_file_that_cannot_be_opened_is_named_with_the_reason(
-    files: TlsOptions, tmp_path: Path
-) -> None:
-    # A directory, not a forbidden file: tests may run as root, who may read every file.
-    with pytest.raises(OptionInvalid, match=r"'ssl_key_file': .* cannot be read .*Is a directory"):
-        tls.context(_with(files, "key_file", str(tmp_path)))
 
 
 def test_a_key_of_another_certificate_is_named_with_both_files(

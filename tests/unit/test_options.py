@@ -50,26 +50,6 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the parsed values
 
 
-def test_a_source_has_these_defaults() -> None:
-    assert SourceOptions(
-        connection=CONNECTION,
-        queues=ORDERS,
-        min_partitions=None,
-        max_messages_per_trigger=None,
-        max_bytes_per_trigger=None,
-        min_messages_per_trigger=None,
-        max_trigger_delay_s=900.0,
-        visibility_timeout_s=None,
-        consumer=None,
-        on_lease_lost="skip",
-        fail_on_data_loss=True,
-        max_batch_duration_s=3_600.0,
-        lag_interval_s=10.0,
-        ack_mode="commit",
-        min_priority=0,
-    ) == parse_source(HERE)
-
-
 def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
     given_ = {
         "CONTACTPOINTS": "a:1,b:2",
@@ -169,40 +149,8 @@ def test_an_argument_that_names_queues_counts_before_a_variable(
         parse_source(here)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"queues": "a,a"},
-        {"queues": "a,,b"},
-        {"queues": ""},
-        {"queues": "a b"},
-        {"queuePattern": "("},
-        {"queuePattern": ""},
-        {"queuePattern": "a{99999999999}"},
-    ],
-    ids=str,
-)
-def test_bad_names_of_queues_are_refused(bad: dict[str, str]) -> None:
-    [name] = bad
-    with pytest.raises(OptionInvalid, match=f"option '{name}' of the cassieq source is .* allowed"):
-        parse_source({"contactPoints": "127.0.0.1", **bad})
-
-
 def test_the_view_is_known_before_the_other_options_are_looked_at() -> None:
     assert ["messages", "leases"] == [parse_view({"x": 1}), parse_view({"x": 1, "VIEW": "leases"})]
-
-
-def test_a_sink_has_these_defaults() -> None:
-    assert SinkOptions(
-        connection=CONNECTION,
-        queue=queue_name("orders"),
-        sink_id=None,
-        batch_id=None,
-        chunk_messages=2_500,
-        chunk_bytes=262_144,
-        bucket_bytes=33_554_432,
-        writes_in_flight=8,
-    ) == parse_sink(HERE)
 
 
 def test_a_sink_takes_all_its_options_as_text() -> None:
@@ -474,10 +422,3 @@ def test_the_spelling_makes_no_other_connection() -> None:
 
     assert (python, hash(python)) == (shell, hash(shell))
     assert Spelling.SHELL is pickle.loads(pickle.dumps(shell)).spelling  # noqa: S301 - our own
-
-
-@pytest.mark.parametrize("keyword", ["KeySpace", "Contact_Points"])
-def test_keywords_of_python_are_exact(keyword: str) -> None:
-    given: Any = {keyword: "a"}
-    with pytest.raises(OptionUnknown, match="Did you mean '"):
-        connect(**given)
