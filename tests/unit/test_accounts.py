@@ -433,7 +433,7 @@ def test_a_key_is_read_once_in_ten_seconds_known_or_not(monkeypatch: pytest.Monk
     assert (None, "two") == (get(a), get(b))
 
 
-def test_made_up_ids_push_out_no_known_one_and_fill_no_memory(
+async def test_made_up_ids_push_out_no_known_one_and_fill_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(authenticator, "MOST", 10)
@@ -441,14 +441,11 @@ def test_made_up_ids_push_out_no_known_one_and_fill_no_memory(
     rows = {one: live("acme") for one in known}
     checker = checker_of(rows, ManualClock(), asked, monkeypatch)
 
-    async def ask() -> None:
-        for one in (*known, *(an_id(at) for at in range(2_000, 3_000))):
-            await checker.key(one)
-        assert (10, 10) == (len(checker._known), len(checker._unknown))
-        asked.clear()
-        assert ["acme"] * 10 == [
-            found.account for one in known if (found := await checker.key(one)) is not None
-        ]
-        assert [] == asked
-
-    asyncio.run(ask())
+    for one in (*known, *(an_id(at) for at in range(2_000, 3_000))):
+        await checker.key(one)
+    assert (10, 10) == (len(checker._known), len(checker._unknown))
+    asked.clear()
+    assert ["acme"] * 10 == [
+        found.account for one in known if (found := await checker.key(one)) is not None
+    ]
+    assert [] == asked

@@ -204,14 +204,11 @@ def test_a_cluster_that_is_away_later_is_asked_again_now_and_then() -> None:
     ] == seen
 
 
-def test_calls_that_come_together_measure_once() -> None:
+async def test_calls_that_come_together_measure_once() -> None:
     nodes = Nodes(ManualClock())
     clock = clock_of(Machine(), nodes)
 
-    async def together() -> None:
-        await asyncio.gather(*(clock.settle() for _ in range(8)))
-
-    asyncio.run(together())
+    await asyncio.gather(*(clock.settle() for _ in range(8)))
 
     assert START_US == clock.now_us()
     assert 5 == nodes.asked

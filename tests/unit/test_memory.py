@@ -114,16 +114,14 @@ def test_tasks_use_it_as_a_client_for_asyncio(cassieq_memory: MemoryClient) -> N
     assert [b"a", b"b"] == asyncio.run(work())
 
 
-def test_a_block_of_tasks_neither_connects_elsewhere_nor_ends_the_client(
+async def test_a_block_of_tasks_neither_connects_elsewhere_nor_ends_the_client(
     cassieq_memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CASSIEQ_PASSWORD", "of another cluster")
 
-    async def work() -> None:
-        async with cassieq_memory.for_tasks() as client:
-            await (await client.create_queue("orders")).put(b"a")
+    async with cassieq_memory.for_tasks() as client:
+        await (await client.create_queue("orders")).put(b"a")
 
-    asyncio.run(work())
     assert [b"a"] == [one.body for one in cassieq_memory.queue("orders").get()]
     with memory_client(beside=cassieq_memory) as other:
         assert ["orders"] == [one.name for one in other.queues()]
