@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,11 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import system
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
-from tests.fixtures.sqs import NewQueue, attributes_of, get, new_queue, policy_of, refusal
+from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
 from tests.server.conftest import Gateway
+
+if TYPE_CHECKING:
+    from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture
 

@@ -7,7 +7,7 @@ import base64
 import json
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,7 +17,10 @@ from cassieq_spark.repair.report import Redriven
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, step
 from cassieq_spark.testing import wait_until
-from tests.fixtures.sqs import NewQueue, get, new_queue, policy_of, refusal
+from tests.fixtures.sqs import get, new_queue, policy_of, refusal
+
+if TYPE_CHECKING:
+    from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture
 

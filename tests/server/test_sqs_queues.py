@@ -7,12 +7,15 @@ sources), and what the API reference and the developer guide say.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cassieq_spark as cassieq
-from tests.fixtures.sqs import NewQueue, attributes_of, get, new_queue, policy_of, refusal
+from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
+
+if TYPE_CHECKING:
+    from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture
 

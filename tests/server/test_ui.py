@@ -30,13 +30,6 @@ def visitor(guarded: Gateway) -> Iterator[Visitor]:
 
 
 @pytest.fixture
-def local(gateway: Gateway) -> Iterator[Visitor]:
-    """Somebody at a gateway that checks no accounts."""
-    with Visitor(gateway.url) as one:
-        yield one
-
-
-@pytest.fixture
 def orders(client: cassieq.Client, account: Account) -> cassieq.Queue:
     """A queue of the account; it goes with the account."""
     return client.create_queue(f"{account.name}/orders", linger=0, visibility_timeout=60)

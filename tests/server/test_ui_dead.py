@@ -18,12 +18,6 @@ from tests.server.conftest import Gateway
 HOSTILE = "<script>alert(1)</script>\u202e"
 
 
-@pytest.fixture
-def local(gateway: Gateway) -> Iterator[Visitor]:
-    with Visitor(gateway.url) as one:
-        yield one
-
-
 class Place:
     """A queue with a dead-letter queue of two lanes, in which letters are."""
 

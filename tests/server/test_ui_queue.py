@@ -15,15 +15,8 @@ from cassieq_spark.queue.inspect.facts import Spot, page
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.ui import Visitor, problem_of, text_of
-from tests.server.conftest import Gateway
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e\x00"
-
-
-@pytest.fixture
-def local(gateway: Gateway) -> Iterator[Visitor]:
-    with Visitor(gateway.url) as one:
-        yield one
 
 
 @pytest.fixture

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import simpy
 
 from bench.scale import analytic, cluster_run
-from bench.scale.model import Client, Cluster, Host, Log, Row, Steps, as_it_is, exponential
+from bench.scale.model import Client, Cluster, Host, Log, Row, as_it_is, exponential
 from bench.scale.parameters import KIND_OF, Cost, Hardware, Kind, Parameters
 from bench.scale.programs import Lane, Program, Tally
 from bench.scale.recipes import DROP, Use
 from cassieq_spark.entropy import generator
 from cassieq_spark.store.statements import every_statement
+
+if TYPE_CHECKING:
+    from bench.scale.model import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 COST = Cost(client_s=2e-4, coordinator_s=3e-4, replica_s=2e-4, overhead_s=1e-4, per_byte_s=1e-9)
