@@ -65,14 +65,6 @@ def test_the_grammar_knows_no_parameter_that_no_action_has() -> None:
     assert {*named(("1", "2"), 0)} <= {name for one in wanted for name in one.kinds}
 
 
-def test_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> None:
-    book = Book(tmp_path)
-    for _ in range(5):
-        book.find("sqs", "status 500", body="x")
-    assert {"sqs: status 500": 5} == dict(book.findings)
-    assert 3 == len(list((tmp_path / "findings").iterdir()))
-
-
 def test_a_log_is_read_once_and_faults_in_it_are_found(tmp_path: Path) -> None:
     book, log = Book(tmp_path), tmp_path / "log"
     log.write_text("Listening on http://x. \nevent=request_failed request=12\nhalf a li")
