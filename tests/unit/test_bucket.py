@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import expiry as rules_of_delays
 from cassieq_spark.model.bucket import (
-    MEANS_NOTHING_ALONE,
     Bucket,
     IllegalMove,
     Lease,
@@ -75,10 +74,6 @@ def test_only_the_moves_of_the_diagram_are_made(
             move(row_of(status))
     else:
         assert allowed is move(row_of(status)).status
-
-
-def test_p2_only_sealing_and_writing_mean_nothing_without_the_repair_pointer() -> None:
-    assert {Status.SEALING, Status.WRITING} == MEANS_NOTHING_ALONE
 
 
 @pytest.mark.invariant("I5")

@@ -58,17 +58,6 @@ def test_two_counters_of_one_name_are_refused() -> None:
         metrics._counter("cas_applied_total", "Again.")
 
 
-def test_a_labelled_counter_counts_each_label_by_itself() -> None:
-    counter = LabelledCounter("tests_total", "Of this test.", label="letter")
-
-    counter.inc("a")
-    counter.inc("b", 2)
-    counter.inc("a", 3)
-
-    assert {"a": 4, "b": 2} == counter.values
-    assert 6 == counter.value
-
-
 def test_a_label_with_ever_new_texts_does_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
