@@ -50,50 +50,37 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the parsed values
 
 
-def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
-    given_ = {
-        "CONTACTPOINTS": "a:1,b:2",
-        "keyspace": "other",
-        "datacenter": "dc1",
-        "connecttimeout": "2.5",
-        "queue": "orders",
-        "minpartitions": "8",
-        "maxmessagespertrigger": "1000",
-        "maxbytespertrigger": "1m",
-        "minmessagespertrigger": "100",
-        "maxtriggerdelay": "2m",
-        "laginterval": "5s",
-        "ackmode": "MANUAL",
-        "minpriority": "2",
-        "visibilitytimeout": "90s",
-        "consumer": "billing",
-        "onleaselost": "FAIL",
-        "failondataloss": "False",
-        "maxbatchduration": "12h",
-    }
+IN_ANY_CASE = [
+    ("minpartitions", "8", "min_partitions", 8),
+    ("maxMessagesPerTrigger", "1000", "max_messages_per_trigger", 1_000),
+    ("MAXBYTESPERTRIGGER", "1m", "max_bytes_per_trigger", 1_048_576),
+    ("minmessagespertrigger", "100", "min_messages_per_trigger", 100),
+    ("maxtriggerdelay", "2m", "max_trigger_delay_s", 120.0),
+    ("laginterval", "5s", "lag_interval_s", 5.0),
+    ("ackmode", "MANUAL", "ack_mode", "manual"),
+    ("minpriority", "2", "min_priority", 2),
+    ("visibilitytimeout", "90s", "visibility_timeout_s", 90.0),
+    ("consumer", "billing", "consumer", "billing"),
+    ("onleaselost", "FAIL", "on_lease_lost", "fail"),
+    ("failondataloss", "False", "fail_on_data_loss", False),
+    ("maxbatchduration", "12h", "max_batch_duration_s", 43_200.0),
+]
+"""An option, its text, and the field and value that it becomes."""
 
-    assert SourceOptions(
-        connection=ConnectionOptions(
-            contact_points=(("a", 1), ("b", 2)),
-            keyspace="other",
-            datacenter="dc1",
-            connect_timeout_s=2.5,
-        ),
-        queues=ORDERS,
-        min_partitions=8,
-        max_messages_per_trigger=1_000,
-        max_bytes_per_trigger=1_048_576,
-        min_messages_per_trigger=100,
-        max_trigger_delay_s=120.0,
-        visibility_timeout_s=90.0,
-        consumer="billing",
-        on_lease_lost="fail",
-        fail_on_data_loss=False,
-        max_batch_duration_s=43_200.0,
-        lag_interval_s=5.0,
-        ack_mode="manual",
-        min_priority=2,
-    ) == parse_source(given_)
+
+def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
+    given = {"CONTACTPOINTS": "a:1,b:2", "keyspace": "other", "datacenter": "dc1"}
+    given |= {"connecttimeout": "2.5", "queue": "orders"}
+    given |= {name: text for name, text, _, _ in IN_ANY_CASE}
+    connection = ConnectionOptions(
+        contact_points=(("a", 1), ("b", 2)),
+        keyspace="other",
+        datacenter="dc1",
+        connect_timeout_s=2.5,
+    )
+    expected: dict[str, Any] = {field: value for _, _, field, value in IN_ANY_CASE}
+
+    assert SourceOptions(connection=connection, queues=ORDERS, **expected) == parse_source(given)
 
 
 def test_a_batch_reader_has_these_options() -> None:
@@ -154,31 +141,19 @@ def test_the_view_is_known_before_the_other_options_are_looked_at() -> None:
 
 
 def test_a_sink_takes_all_its_options_as_text() -> None:
-    options = parse_sink(
-        {
-            **HERE,
-            "sinkId": "s",
-            "batchId": "0",
-            "chunkMessages": "4096",
-            "chunkBytes": "4k",
-            "bucketBytes": "256M",
-            "writesInFlight": "64",
-        }
-    )
+    sizes = {"chunkMessages": "4096", "chunkBytes": "4k", "bucketBytes": "256M"}
+    more = {"sinkId": "s", "batchId": "0", "writesInFlight": "64"}
 
-    assert (
-        SinkOptions(
-            connection=CONNECTION,
-            queue=queue_name("orders"),
-            sink_id="s",
-            batch_id=0,
-            chunk_messages=4_096,
-            chunk_bytes=4_096,
-            bucket_bytes=268_435_456,
-            writes_in_flight=64,
-        )
-        == options
-    )
+    assert SinkOptions(
+        connection=CONNECTION,
+        queue=queue_name("orders"),
+        sink_id="s",
+        batch_id=0,
+        chunk_messages=4_096,
+        chunk_bytes=4_096,
+        bucket_bytes=268_435_456,
+        writes_in_flight=64,
+    ) == parse_sink({**HERE, **sizes, **more})
 
 
 def test_a_connection_needs_no_queue() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -13,11 +13,10 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
+from tests.unit.test_annotations import DELIVERY
 
 MODULE = """
 class Mute(Exception):
@@ -33,18 +32,7 @@ def call(message):
 
 
 def message(body: bytes) -> Delivery:
-    lane = LaneId(new_uuid())
-    return Delivery(
-        message_id=str(new_uuid()),
-        id=1,
-        body=body,
-        tag=None,
-        delivery_count=1,
-        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
-        visible_until=datetime(2026, 1, 2, tzinfo=UTC),
-        lane=lane,
-        _proof=Receipt(lane=lane, bucket=BucketNo(1), lease_id=new_uuid(), first=1, last=1),
-    )
+    return replace(DELIVERY, message_id=str(new_uuid()), body=body)
 
 
 @pytest.fixture
