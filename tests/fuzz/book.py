@@ -7,12 +7,10 @@ import json
 import re
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Final
 
 KEPT: Final = 3
 """So many reproductions of each kind are kept; the others are counted."""

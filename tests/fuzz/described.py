@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpx
 import requests
@@ -20,15 +20,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.server.operations import OPERATIONS
+from cassieq_spark.server.operations import OPERATIONS, RestOperation
 from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.rest.door import document
 from tests.fuzz.book import wrong
 from tests.fuzz.sqs import Over, batches, drawn
-
-if TYPE_CHECKING:
-    from cassieq_spark.server.operations import RestOperation
-    from tests.fuzz.stage import Stage
+from tests.fuzz.stage import Stage
 
 CHECKS: Final = [
     not_a_server_error,

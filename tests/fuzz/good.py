@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cassieq_spark.entropy import new_uuid
-
-if TYPE_CHECKING:
-    from tests.fuzz.stage import Stage
+from tests.fuzz.stage import Stage
 
 DRAIN_S: Final = 90.0
 QUEUE: Final = "ledger"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from hypothesis import strategies as st
@@ -19,9 +20,6 @@ from hypothesis import strategies as st
 from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs import attributes, protocol
 from cassieq_spark.server.sqs.protocol import Kind, Parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 QUEUES: Final = (*["fuzz-0"] * 3, "fuzz-1", "fuzz-dead")
 OFTEN: Final = ("CreateQueue", "ReceiveMessage", "SendMessage", "SendMessageBatch") * 3

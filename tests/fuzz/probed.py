@@ -17,13 +17,12 @@ from asyncio.events import Handle
 from bisect import bisect_left
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cassieq_spark.cli import main
 from cassieq_spark.server.app import Gateway
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 EDGES_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 ALWAYS_MS: Final = 10.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import psutil
 
@@ -12,12 +13,8 @@ from cassieq_spark.testing import ConditionNotMet, wait_until
 from tests.fuzz.described import Described
 from tests.fuzz.good import Ledger, cycle
 from tests.fuzz.sqs import Sender
+from tests.fuzz.stage import Stage
 from tests.fuzz.wires import HELD_S, SLACK_S, Wires
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.fuzz.stage import Stage
 
 PARTS: Final = {"sqs": Sender, "rest": Described, "wires": Wires}
 ENDS_S: Final = 120.0

@@ -8,10 +8,11 @@ import re
 import ssl
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from botocore.auth import SigV4Auth, SigV4QueryAuth
@@ -19,17 +20,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
 
 from cassieq_spark.clock import SystemClock
 from tests.fuzz.book import wrong
 from tests.fuzz.grammar import Asked, as_form, as_json, asked, changed, filled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hypothesis.strategies import SearchStrategy
-
-    from tests.fuzz.stage import Stage
+from tests.fuzz.stage import Stage
 
 AT_ONCE: Final = 5
 EXAMPLES: Final = 1_000

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import boto3
@@ -34,12 +34,9 @@ from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.certificates import Authority
-from tests.fuzz.book import hidden_forms
+from tests.fuzz.book import Book, hidden_forms
 from tests.fuzz.grammar import QUEUES
 from tests.fuzz.probed import FACTOR
-
-if TYPE_CHECKING:
-    from tests.fuzz.book import Book
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MIB: Final = 1_048_576

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 from botocore.exceptions import ClientError
@@ -25,10 +25,7 @@ from hypothesis import strategies as st
 from tests.fixtures.accounts import signed
 from tests.fuzz.book import framed, wrong
 from tests.fuzz.sqs import Over, batches, drawn
-from tests.fuzz.stage import KEEP_ALIVE_S, REQUEST_S, source
-
-if TYPE_CHECKING:
-    from tests.fuzz.stage import Running, Stage
+from tests.fuzz.stage import KEEP_ALIVE_S, REQUEST_S, Running, Stage, source
 
 WAVES: Final = 10
 SCRIPTS: Final = 40

@@ -6,8 +6,11 @@ import http.client
 import re
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
@@ -15,21 +18,16 @@ import httpx
 import pytest
 from botocore.config import Config
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.accounts.keys import MasterKey, write_new
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.store import portal
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.accounts import Account
 from tests.fixtures.cassandra import KEYSPACE
-from tests.fixtures.commands import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
+from tests.fixtures.commands import CommandLine, end
+from tests.fixtures.ui import Visitor
 
 LISTENS = re.compile(r"Listening on (?P<url>\S+)\. ")
 
@@ -103,14 +101,22 @@ def start_gateway(command: CommandLine, *arguments: str) -> Gateway:
     pytest.fail(f"the gateway ended with {process.wait(30)}: {''.join(said)}")
 
 
+@contextmanager
+def running(cassandra: EmbeddedCassandra, *arguments: str) -> Iterator[Gateway]:
+    """A gateway on the shared node, which is ready, and ended at the end."""
+    started = start_gateway(CommandLine(cassandra.contact_points), "--no-repair", *arguments)
+    started.wait_until_ready()
+    yield started
+    if started.process.poll() is None:
+        started.terminate()
+    _close(started)
+
+
 @pytest.fixture(scope="session")
 def gateway(cassandra: EmbeddedCassandra, client: cassieq.Client) -> Iterator[Gateway]:  # noqa: ARG001 - it has made the tables
     """One gateway for all tests that do not end it."""
-    started = start_gateway(CommandLine(cassandra.contact_points), "--no-repair")
-    started.wait_until_ready()
-    yield started
-    started.terminate()
-    _close(started)
+    with running(cassandra) as one:
+        yield one
 
 
 @pytest.fixture
@@ -160,6 +166,13 @@ def rest(gateway: Gateway) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
+def local(gateway: Gateway) -> Iterator[Visitor]:
+    """Somebody at the page of a gateway that checks no accounts."""
+    with Visitor(gateway.url) as one:
+        yield one
+
+
+@pytest.fixture
 def queue(rest: httpx.Client, name: str) -> Iterator[str]:
     """The path of a queue of the test's own."""
     path = f"/queues/{name}"
@@ -183,13 +196,8 @@ def guarded(
     master_key_file: Path,
 ) -> Iterator[Gateway]:
     """One gateway that checks accounts, for all tests that do not end it."""
-    command = CommandLine(cassandra.contact_points)
-    arguments = ("--no-repair", "--auth", "--master-key-file", str(master_key_file))
-    started = start_gateway(command, *arguments)
-    started.wait_until_ready()
-    yield started
-    started.terminate()
-    _close(started)
+    with running(cassandra, "--auth", "--master-key-file", str(master_key_file)) as one:
+        yield one
 
 
 @pytest.fixture
@@ -206,6 +214,34 @@ def new_account(client: cassieq.Client, master_key_file: Path) -> Iterator[Calla
     yield make
     for one in made:
         portal.run(admin.delete(one.name, with_queues=True))
+
+
+@contextmanager
+def victimised(
+    cassandra: EmbeddedCassandra, client: cassieq.Client, master_key_file: Path, body: str
+) -> Iterator[tuple[Gateway, Account, Account]]:
+    """A gateway, a stranger, and a victim with a message; at the end nothing of the victim's has
+    changed, and the log of the gateway has no secret and no fault."""
+    admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
+    names = (f"{who}-{new_uuid().hex[:12]}" for who in ("stranger", "victim"))
+    stranger, victim = (
+        Account(admin, master_key, portal.run(admin.create(name, master_key))) for name in names
+    )
+    queue = client.create_queue(f"{victim.name}/orders", linger=0)
+    queue.put(body.encode())
+    before = portal.run(admin.queues(victim.name))
+    with running(cassandra, "--auth", "--master-key-file", str(master_key_file)) as gateway:
+        yield gateway, stranger, victim
+
+        (message,) = queue.peek()
+        assert (body.encode(), 0) == (message.body, message.delivery_count)
+        assert before == portal.run(admin.queues(victim.name))
+        gateway.process.terminate()
+        log = end(gateway.process).err
+        for hidden in (body, stranger.key[1], victim.key[1], "request_failed"):
+            assert hidden not in log, log
+    for account in (stranger, victim):
+        portal.run(admin.delete(account.name, with_queues=True))
 
 
 @pytest.fixture

@@ -13,28 +13,23 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.commands import CommandLine, end
 from tests.fixtures.transports import driver_of
-from tests.server.conftest import start_gateway
+from tests.server.conftest import Gateway, start_gateway
 from tests.server.test_watching_files import ALERTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
 
 BESIDE = Path(sys.executable).with_name("prometheus")
 """Where `make promtool` puts it."""

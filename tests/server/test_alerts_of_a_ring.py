@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.node_clocks import needs_libfaketime, own_clock
 from tests.server.test_alerts_live import needs_prometheus, watching
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [needs_prometheus, needs_libfaketime, pytest.mark.timeout(900)]
 

@@ -7,30 +7,21 @@ number, key id and queue, and a presigned URL for one harmless action.
 from __future__ import annotations
 
 import http.client
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.keys import MasterKey
-from cassieq_spark.entropy import new_uuid
+import cassieq_spark as cassieq
 from cassieq_spark.server.sqs.call import number_of
-from cassieq_spark.store import portal
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.accounts import Account, signed
-from tests.fixtures.commands import CommandLine, end
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, victimised
 
 BODY = "what only the victim may read"
 EXAMPLES = 150
@@ -93,34 +84,9 @@ class Scene:
 def scene(
     cassandra: EmbeddedCassandra, client: cassieq.Client, master_key_file: Path
 ) -> Iterator[Scene]:
-    """At the end, nothing of the victim's has changed, and the log has no secret."""
-    admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
-    stranger, victim = (
-        Account(
-            admin, master_key, portal.run(admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
-        )
-        for name in ("stranger", "victim")
-    )
-    queue = client.create_queue(f"{victim.name}/orders", linger=0)
-    queue.put(BODY.encode())
-    before = portal.run(admin.queues(victim.name))
-    started = start_gateway(
-        CommandLine(cassandra.contact_points),
-        "--no-repair", "--auth", "--master-key-file", str(master_key_file),
-    )  # fmt: skip
-    started.wait_until_ready()
-    victims_url = f"{started.url}/{number_of(victim.name)}/orders"
-    yield Scene(started, stranger, victim, victims_url)
-
-    (message,) = queue.peek()
-    assert (BODY.encode(), 0) == (message.body, message.delivery_count)
-    assert before == portal.run(admin.queues(victim.name))
-    started.process.terminate()
-    log = end(started.process).err
-    for hidden in (BODY, stranger.key[1], victim.key[1], "request_failed"):
-        assert hidden not in log
-    for account in (stranger, victim):
-        portal.run(admin.delete(account.name, with_queues=True))
+    with victimised(cassandra, client, master_key_file, BODY) as (gateway, stranger, victim):
+        url = f"{gateway.url}/{number_of(victim.name)}/orders"
+        yield Scene(gateway, stranger, victim, url)
 
 
 @st.composite

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+import cassieq_spark as cassieq
 from cassieq_spark.server.operations import ACTIONS
 from cassieq_spark.server.sqs.call import number_of
 from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import all_but, arn_of, pair, refusal
-from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account, arn_of, refusal
-    from tests.server.conftest import Gateway
+from tests.fixtures.accounts import Account, all_but, arn_of, pair, refusal
+from tests.server.conftest import Gateway, sqs_at
 
 ZEROS = "0" * 12
 

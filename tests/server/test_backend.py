@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.client import for_tasks
 from cassieq_spark.errors import QueueNotFound, StoreUnavailable
 from cassieq_spark.server import backend as module
 from cassieq_spark.server.backend import MOST_WAITING as MOST
-from cassieq_spark.server.backend import READS, Turns
+from cassieq_spark.server.backend import READS, Backend, Turns
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import unconnected
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.server.backend import Backend
 
 
 class Slow:

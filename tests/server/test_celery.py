@@ -7,17 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cassieq_spark.testing import wait_until
-from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
+from tests.fixtures.accounts import Account
+from tests.server.conftest import Gateway, sqs_at
 
 APP = """
     import os, pathlib

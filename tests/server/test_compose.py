@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.admin import AccountAdmin
 from cassieq_spark.store import portal
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.commands import CASSIEQ, CommandLine
-from tests.server.conftest import sqs_at
+from tests.server.conftest import Gateway, sqs_at
 from tests.unit.test_conf_docker import compose
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
 
 ACCOUNT = "local"
 KEY = re.compile(r"^(access_key_id|secret_access_key)\s+(\S+)$", re.MULTILINE)

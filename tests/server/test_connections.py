@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import select
 import socket
 import ssl
 import struct
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import Server
 
 from cassieq_spark.server.connection import DRAIN_S, Connection
 from cassieq_spark.server.entrance import TURN_BYTES
@@ -31,9 +28,6 @@ from tests.fixtures.small_gateway import (
     small_gateway,
     until_closed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BRIEF = GatewaySettings(port=0, request_timeout_s=0.4, keep_alive_s=0.4)
 PATIENT = GatewaySettings(port=0)
@@ -466,7 +460,7 @@ def test_sigterm_waits_for_answers_and_not_for_clients() -> None:
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Path], ssl.SSLContext]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], ssl.SSLContext]:
     """The settings of a gateway with a certificate, and what trusts it."""
     directory = tmp_path_factory.mktemp("tls")
     authority = Authority("gateway ca")
@@ -486,10 +480,10 @@ def connected(gateway: SmallGateway, context: ssl.SSLContext) -> Iterator[ssl.SS
 
 
 def test_over_tls_a_client_that_sends_everything_first_sees_why_it_was_refused(
-    tls: tuple[dict[str, Path], ssl.SSLContext],
+    tls: tuple[dict[str, Any], ssl.SSLContext],
 ) -> None:
-    settings, context = tls
-    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+    files, context = tls
+    with small_gateway(GatewaySettings(port=0, **files)) as gateway:
         for path, size, status in ((b"/length", 5 * MIB, b"413"), (b"/headers", 3 * MIB, b"403")):
             with connected(gateway, context) as connection:
                 head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path, size)
@@ -498,11 +492,11 @@ def test_over_tls_a_client_that_sends_everything_first_sees_why_it_was_refused(
 
 
 def test_over_tls_a_last_answer_is_waited_for_like_any_other(
-    tls: tuple[dict[str, Path], ssl.SSLContext],
+    tls: tuple[dict[str, Any], ssl.SSLContext],
 ) -> None:
     """To end TLS takes a moment of its own, which begins when all is read."""
-    settings, context = tls
-    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+    files, context = tls
+    with small_gateway(GatewaySettings(port=0, **files)) as gateway:
         with connected(gateway, context) as connection:
             connection.sendall(LAST_LARGE_ANSWER)
             wait_until(lambda: gateway.open == 1)
@@ -513,7 +507,7 @@ def test_over_tls_a_last_answer_is_waited_for_like_any_other(
 
 
 def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(
-    tls: tuple[dict[str, Path], ssl.SSLContext],
+    tls: tuple[dict[str, Any], ssl.SSLContext],
 ) -> None:
     files, context = tls
     settings = GatewaySettings(
@@ -521,7 +515,7 @@ def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(
         request_timeout_s=0.5,
         keep_alive_s=0.5,
         max_connections=8,
-        **files,  # type: ignore[arg-type]  # paths
+        **files,
     )
     with small_gateway(settings) as gateway, ExitStack() as stack:
         used = gateway.server._entrance._connections
@@ -540,87 +534,25 @@ def test_over_tls_each_state_has_its_deadline_and_a_handshake_counts(
 @pytest.mark.sample
 @pytest.mark.parametrize("sent", [b"", b"GET /hel", HELLO])
 def test_over_tls_a_client_that_goes_leaves_no_error_and_no_timer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes
+    tls: tuple[dict[str, Any], ssl.SSLContext], caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
-    authority = Authority("gateway ca")
-    certificate, key = authority.sign("gateway", address="127.0.0.1").write(tmp_path, "gateway")
-    context = ssl.create_default_context(cafile=authority.write(tmp_path / "ca.pem"))
-    settings = GatewaySettings(port=0, tls_cert=Path(certificate), tls_key=Path(key))
-    with small_gateway(settings) as gateway:
-        plain = gateway.connect()
-        with context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
-            tls.sendall(sent)
+    files, context = tls
+    with small_gateway(GatewaySettings(port=0, **files)) as gateway:
+        with connected(gateway, context) as connection:
+            connection.sendall(sent)
             if sent == HELLO:
-                assert one_answer(tls).endswith(b"hello")
+                assert one_answer(connection).endswith(b"hello")
             wait_until(lambda: gateway.open == 1)
-            (connection,) = gateway.server.server_state.connections
+            (served,) = gateway.server.server_state.connections
         gateway.wait_until_alone()
-        assert connection._timer is None
+        assert served._timer is None
     assert [] == [record.getMessage() for record in caplog.records]
 
 
-@pytest.mark.sample
-def test_uvicorn_has_what_connections_override() -> None:
-    ours = {name for name, one in vars(Connection).items() if inspect.isfunction(one)}
-    overridden = sorted(ours & set(dir(HttpToolsProtocol)) - {"__init__"})
-
-    assert [
-        "connection_lost", "connection_made", "data_received", "on_body", "on_header",
-        "on_headers_complete", "on_message_begin", "on_message_complete", "on_response_complete",
-        "on_url", "pause_writing", "send_400_response",
-    ] == overridden  # fmt: skip
-    for name in overridden:
-        theirs, mine = (
-            list(inspect.signature(getattr(one, name)).parameters)
-            for one in (HttpToolsProtocol, Connection)
-        )
-        assert theirs == mine
-
-
-@pytest.mark.sample
-def test_uvicorn_does_nothing_else_where_we_do_it_instead() -> None:
-    """Whatever is new there may be needed here, too: read it, and then change this list."""
-    names = set(HttpToolsProtocol.on_response_complete.__code__.co_names)
-
-    assert {
-        "_start_asgi_task", "_unset_keepalive_if_required", "call_later", "flow", "is_closing",
-        "loop", "pipeline", "pop", "resume_reading", "server_state", "timeout_keep_alive",
-        "timeout_keep_alive_handler", "timeout_keep_alive_task", "total_requests", "transport",
-    } == names  # fmt: skip
-    assert {
-        "AF_UNIX", "OSError", "SOCK_STREAM", "STARTUP_FAILURE", "_log_started_message", "append",
-        "asyncio", "backlog", "chmod", "config", "create_server", "create_unix_server", "error",
-        "exists", "exit", "fd", "fromfd", "get_running_loop", "host", "lifespan", "logger", "os",
-        "path", "platform", "port", "servers", "should_exit", "shutdown", "socket", "sockets",
-        "ssl", "st_mode", "started", "startup", "stat", "sys", "system", "uds", "workers",
-    } == set(Server.startup.__code__.co_names)  # fmt: skip
-
-
-@pytest.mark.sample
-def test_asyncio_has_what_a_wire_looks_at_under_tls(
-    tls: tuple[dict[str, Path], ssl.SSLContext],
-) -> None:
-    """What was encrypted and not read is in the transport below, which asyncio does not show."""
-    settings, context = tls
-    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
-        with connected(gateway, context) as connection:
-            connection.sendall(LARGE_ANSWER)
-            wait_until(lambda: gateway.open == 1)
-            (served,) = gateway.server.server_state.connections
-            wire = served._wire  # type: ignore[union-attr]
-            below = wire._below
-            assert below is wire._transport._ssl_protocol._transport
-            assert TURN_BYTES == len(wire._transport._ssl_protocol._ssl_buffer)
-            assert below.get_extra_info("socket") is wire.get_extra_info("socket")
-            wait_until(lambda: below.get_write_buffer_size() > LARGE // 2)
-            assert wire.unread >= below.get_write_buffer_size()
-        gateway.wait_until_alone()
-
-
-def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Path], ssl.SSLContext]) -> None:
+def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Any], ssl.SSLContext]) -> None:
     """Asyncio's transport under TLS forgets what it is of when it is closed a second time."""
-    settings, context = tls
-    with small_gateway(GatewaySettings(port=0, **settings)) as gateway:  # type: ignore[arg-type]  # paths
+    files, context = tls
+    with small_gateway(GatewaySettings(port=0, **files)) as gateway:
         with connected(gateway, context):
             wait_until(lambda: gateway.open == 1)
             (served,) = gateway.server.server_state.connections
@@ -637,7 +569,7 @@ def test_the_end_of_tls_may_be_asked_for_twice(tls: tuple[dict[str, Path], ssl.S
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 def test_one_turn_of_the_loop_parses_a_little_of_a_connection(
-    is_tls: bool, tls: tuple[dict[str, Path], ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+    is_tls: bool, tls: tuple[dict[str, Any], ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A body in chunks of one byte takes the parser a quarter of a second for each MiB."""
     turns = [0]
@@ -650,7 +582,7 @@ def test_one_turn_of_the_loop_parses_a_little_of_a_connection(
 
     monkeypatch.setattr(Connection, "data_received", noted)
     files, context = tls
-    settings = GatewaySettings(port=0, **files) if is_tls else PATIENT  # type: ignore[arg-type]
+    settings = GatewaySettings(port=0, **files) if is_tls else PATIENT
     with ExitStack() as stack:
         gateway = stack.enter_context(small_gateway(settings))
         connection = stack.enter_context(

@@ -6,24 +6,18 @@ import re
 import resource
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
-from cassieq_spark.testing import wait_until
+import cassieq_spark as cassieq
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.small_gateway import one_answer, until_closed
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, running
 
 MIB = 1_048_576
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -37,16 +31,9 @@ def brief(
     client: cassieq.Client,  # noqa: ARG001 - it has made the tables
 ) -> Iterator[Gateway]:
     """A gateway with short deadlines and a port for metrics."""
-    gateway = start_gateway(
-        CommandLine(cassandra.contact_points),
-        "--no-repair", "--request-timeout", "0.5", "--keep-alive", "0.5", "--metrics-port", "0",
-    )  # fmt: skip
-    gateway.wait_until_ready()
-    yield gateway
-    gateway.terminate()
-    for stream in (gateway.process.stdout, gateway.process.stderr):
-        if stream is not None:
-            stream.close()
+    flags = ("--request-timeout", "0.5", "--keep-alive", "0.5", "--metrics-port", "0")
+    with running(cassandra, *flags) as gateway:
+        yield gateway
 
 
 def connect(gateway: Gateway, *, source: str = "127.0.0.1", buffer: int = 0) -> socket.socket:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fuzz.book import Book
 from tests.fuzz.run import PARTS, fuzz
 from tests.fuzz.stage import Stage
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cassieq_spark.testing import EmbeddedCassandra
 
 SECONDS = 4.0
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,16 +18,10 @@ from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.principal import LOCAL, READS, Gate
 from cassieq_spark.store import caller, portal
 from cassieq_spark.store.call import acting
-from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import pair, signed
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
+from tests.fixtures.accounts import Account, pair, signed
 from tests.fixtures.faults import FaultyStore
 from tests.fixtures.transports import intercept
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.accounts import Account
 
 READ = "find_account_key"
 URL = "http://gateway.test"

@@ -6,20 +6,17 @@ import asyncio
 import json
 import socket
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.server.entrance import TOLD
 from cassieq_spark.testing import wait_until
+from tests.server.conftest import Gateway
 from tests.server.test_serve import connect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.server.conftest import Gateway
 
 LIMIT = 20
 CONNECTIONS = 10_000

@@ -25,9 +25,8 @@ from cassieq_spark.server.guards import OWN_PATHS, door_of
 from cassieq_spark.server.operations import ACTIONS, OPERATIONS, PAGES
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.ui.page import FILES
-from tests.fixtures.commands import CommandLine
 from tests.fixtures.ui import Visitor
-from tests.server.conftest import _close, start_gateway
+from tests.server.conftest import running
 from tests.server.test_serve import raw
 
 if TYPE_CHECKING:
@@ -257,12 +256,8 @@ def test_probes_ask_by_any_name_or_none(gateway: Gateway) -> None:
 def named(cassandra: Any, client: cassieq.Client) -> Iterator[Gateway]:  # noqa: ARG001 - it has made the tables
     """A gateway with the name of a Service, behind a proxy with a name of its own."""
     names = ("--host-name", "gateway.apps.svc", "--host-name", "queues.example.com")
-    command = CommandLine(cassandra.contact_points)
-    started = start_gateway(command, "--no-repair", "--metrics-port", "0", *names)
-    started.wait_until_ready()
-    yield started
-    started.terminate()
-    _close(started)
+    with running(cassandra, "--metrics-port", "0", *names) as one:
+        yield one
 
 
 def test_sdks_without_a_signature_reach_it_by_the_name_of_a_service(

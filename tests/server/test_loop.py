@@ -16,26 +16,21 @@ import gc
 import json
 import threading
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
-from uuid import UUID
+from typing import Any, Self
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.errors import StoreUnavailable
-from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
+from tests.unit.test_annotations import DELIVERY
 
 GROWS = 8
 MOST = 3 * GROWS
@@ -218,19 +213,7 @@ ANSWERS: dict[str, Request] = {
 
 
 def message(body: bytes, headers: dict[str, str] | None = None) -> Delivery:
-    lane = LaneId(UUID(int=1))
-    return Delivery(
-        message_id=str(UUID(int=7)),
-        id=1,
-        body=body,
-        tag=None,
-        headers=headers or {},
-        delivery_count=1,
-        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
-        visible_until=datetime(2026, 1, 2, tzinfo=UTC),
-        lane=lane,
-        _proof=Receipt(lane=lane, bucket=BucketNo(1), lease_id=UUID(int=2), first=1, last=1),
-    )
+    return replace(DELIVERY, body=body, headers=headers or {})
 
 
 def never() -> cassieq.Client:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -17,18 +18,13 @@ from cassieq_spark.options import queue_name
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.store import portal
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine, end
 from tests.fixtures.faults import Away, FaultyStore
 from tests.fixtures.metrics import scrape, scrape_until, scraped
+from tests.server.conftest import Gateway
 from tests.server.test_serve import raw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
 
 MESSAGES = "cassieq_queue_messages"
 COUNT = "cassieq_http_request_duration_seconds_count"
@@ -386,12 +382,3 @@ def test_an_exporter_may_begin_before_cassandra_and_ends_with_0(started: list[An
     assert b"exporter_waits" in process.stderr.readline()
     process.terminate()
     assert 0 == process.wait(60)
-
-
-def test_what_cannot_be_used_is_said_at_once(cassandra: EmbeddedCassandra) -> None:
-    command = CommandLine(cassandra.contact_points)
-
-    short = command("exporter", "--port", "0", "--scan-interval", "10ms")
-    assert (2, True) == (short.code, "--scan-interval is '10ms'" in short.err)
-    taken_host = command("exporter", "--host", "192.0.2.1", "--port", "0")
-    assert (2, True) == (taken_host.code, "nothing can listen for metrics" in taken_host.err)

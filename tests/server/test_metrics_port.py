@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cassieq_spark.exporter.listen import CONNECTIONS, listening
 from cassieq_spark.testing import wait_until
 from tests.fixtures.small_gateway import LARGE, until_closed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from prometheus_client import Metric
 
 SCRAPE = b"GET /metrics HTTP/1.0\r\n\r\n"
 

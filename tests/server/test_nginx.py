@@ -6,25 +6,20 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.testing import wait_until
+from tests.fixtures.accounts import Account
 from tests.fixtures.certificates import Authority
 from tests.fixtures.ui import Visitor
-from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, sqs_at
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "conf" / "nginx" / "cassieq.conf"
 BESIDE = Path(sys.executable).with_name("nginx")

@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark import Message
 from cassieq_spark.server.app import Gateway as App
 from cassieq_spark.server.rest import messages as rest_messages
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.server.sqs import bodies
 from cassieq_spark.store import chunk
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import as_an_older_sink
 from tests.fixtures.ui import Visitor, text_of
+from tests.server.conftest import Gateway
 from tests.server.test_rest_messages import RAW, lease
 from tests.server.test_sqs_own import form, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cassieq_spark import Message
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
 
 TEXTS = (
     "",

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import arn_of
+from tests.fixtures.accounts import Account, arn_of
 from tests.fixtures.ui import SESSION, Visitor, text_of
-from tests.server.conftest import sqs_at
+from tests.server.conftest import Gateway, sqs_at
 from tests.server.test_rest_auth import SignedBy
 from tests.server.test_rest_queues import problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
 
 Key = tuple[str, str]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,19 +13,14 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+import cassieq_spark as cassieq
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import all_but, pair
+from tests.fixtures.accounts import Account, all_but, pair
+from tests.server.conftest import Gateway
 from tests.server.test_rest_queues import problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
 
 BODIES: dict[str, Any] = {
     "alterQueue": {"labels": {"a": "b"}},

@@ -6,16 +6,12 @@ import json
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import httpx
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import httpx
-
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 EXAMPLE = re.compile(r"<!-- example:begin -->\n```sh\n(.*?)```\n<!-- example:end -->", re.DOTALL)
 

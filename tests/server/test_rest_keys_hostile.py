@@ -7,8 +7,9 @@ everything about the victim but the secret: its name, its key's id and its queue
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.auth import SigV4Auth
@@ -18,20 +19,15 @@ from hypothesis import strategies as st
 from requests.auth import AuthBase
 from schemathesis import GenerationMode
 
+import cassieq_spark as cassieq
+from cassieq_spark.accounts.admin import NewKey
 from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.store import portal
-from tests.fixtures.accounts import pair
+from tests.fixtures.accounts import Account, pair
 from tests.fuzz.described import CHECKS, KINDS, SCHEMA
 from tests.fuzz.sqs import drawn
+from tests.server.conftest import Gateway
 from tests.server.test_rest_schema import EXAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.accounts.admin import NewKey
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
 
 BODY = "what only the victim may read"
 QUEUE = "victims-own-orders"

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.server.rest.messages import MOST_HEADER_BYTES
+from tests.server.conftest import Gateway
 from tests.server.test_rest_queues import problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
 
 RAW = {"Accept": "application/octet-stream"}
 MIB = 1_048_576
@@ -291,21 +285,6 @@ def test_a_preference_that_is_too_long_or_malformed_is_no_mistake(
     none = rest.post(f"{queue}/messages/next", headers={"Prefer": "wait=soon"})
     assert {"messages": []} == none.json()
     assert "preference-applied" not in none.headers
-
-
-def test_a_client_that_goes_away_leaves_its_message_to_the_next(
-    gateway: Gateway, rest: httpx.Client, queue: str
-) -> None:
-    address = urlsplit(gateway.url)
-    for _ in range(5):
-        with socket.create_connection((address.hostname, address.port)) as gone:
-            gone.sendall(
-                f"POST /v1{queue}/messages/next?wait=20 HTTP/1.1\r\nHost: [::1]\r\n\r\n".encode()
-            )
-    rest.post(f"{queue}/messages", content=b"x")
-
-    (got,) = lease(rest, queue, wait=10)
-    assert ("x", 1) == (got["body"], got["delivery_count"])
 
 
 def test_bytes_are_one_message(rest: httpx.Client, queue: str) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+import httpx
 import pytest
 from openapi_spec_validator import validate
 
+import cassieq_spark as cassieq
 from cassieq_spark.options import OPTIONS, Scope
 from cassieq_spark.server.operations import OPERATIONS
 from cassieq_spark.server.rest.door import document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 
 def problem(response: httpx.Response) -> tuple[int, str, str | None]:

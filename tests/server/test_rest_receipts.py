@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
 from tests.server.test_rest_messages import lease
 from tests.server.test_rest_queues import problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    import cassieq_spark as cassieq
 
 
 def put(rest: httpx.Client, queue: str, *bodies: str) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import strategies as st
+from schemathesis import GenerationMode
 
 from tests.fuzz.described import CHECKS, KINDS, SCHEMA, called
 from tests.fuzz.sqs import drawn
-
-if TYPE_CHECKING:
-    import httpx
-    from schemathesis import GenerationMode
-
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 EXAMPLES = 12
 """For each operation: so many requests that fit its description, and so many that do not."""

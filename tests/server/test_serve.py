@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import cassieq_spark as cassieq
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.commands import CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 
 def test_it_says_where_it_listens_and_whom_it_serves(gateway: Gateway) -> None:

@@ -8,21 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from cassieq_spark.server.sqs.call import QUERY_CODES
-from tests.fixtures.elasticmq import elasticmq
-from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.fixtures.elasticmq import ElasticMq
-    from tests.server.conftest import Gateway
+from tests.fixtures.elasticmq import ElasticMq, elasticmq
+from tests.server.conftest import Gateway, sqs_at
 
 __all__ = ["elasticmq"]  # a fixture
 

@@ -7,15 +7,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.fixtures.accounts import Account
+from tests.server.conftest import Gateway
 from tests.server.test_sqs import moto
-
-if TYPE_CHECKING:
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
 
 __all__ = ["moto"]  # a fixture
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.entropy import system
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
+from tests.server.conftest import Gateway
 
 if TYPE_CHECKING:
-    import cassieq_spark as cassieq
     from tests.fixtures.sqs import NewQueue
-    from tests.server.conftest import Gateway
 
 __all__ = ["new_queue"]  # a fixture
 

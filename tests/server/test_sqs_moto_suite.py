@@ -6,22 +6,18 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.commands import CommandLine
 from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.testing import EmbeddedCassandra
 
 CHILDREN = Path(__file__).resolve().parents[1] / "children"
 FILES = ("test_sqs.py", "test_sqs_message_attributes.py")

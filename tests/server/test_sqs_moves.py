@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.aio.client import for_tasks
+from cassieq_spark.repair.report import Redriven
+from cassieq_spark.server.backend import Backend
 from cassieq_spark.server.sqs.moves import LABEL, LATE, SILENT_MS, UNTIL, step
 from cassieq_spark.testing import wait_until
 from tests.fixtures.sqs import get, new_queue, policy_of, refusal
 
 if TYPE_CHECKING:
-    import cassieq_spark as cassieq
-    from cassieq_spark.repair.report import Redriven
-    from cassieq_spark.server.backend import Backend
     from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture

@@ -5,24 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree as Xml
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
+import cassieq_spark as cassieq
 from cassieq_spark.server.sqs.protocol import NAMESPACE
-from cassieq_spark.testing import wait_until
+from tests.server.conftest import Gateway
 from tests.server.test_rest_receipts import never_handed_out
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
 
 
 @pytest.fixture
@@ -280,63 +275,21 @@ def test_programs_get_what_was_sent_here_with_its_attributes(
     assert (got_id, {"AWSTraceHeader": "Root=1"}) == (again["MessageId"], again["Attributes"])
 
 
-def test_dead_letters_move_and_are_redriven_by_a_task(
+def test_a_queue_that_no_other_names_has_no_dead_letters_to_move(
     sqs: Any, url: str, name: str, client: cassieq.Client
 ) -> None:
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"][
-        "QueueArn"
-    ]
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
-    source_name = f"s-{name[-70:]}"
-    source = sqs.create_queue(QueueName=source_name, Attributes={"RedrivePolicy": policy})[
-        "QueueUrl"
-    ]
-    sqs.send_message(QueueUrl=source, MessageBody="bad")
-    (got,) = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=2)["Messages"]
-    sqs.change_message_visibility(
-        QueueUrl=source, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
-    )
-    client.repair(source_name)
-    (dead,) = sqs.receive_message(
-        QueueUrl=url, WaitTimeSeconds=2, VisibilityTimeout=0, AttributeNames=["All"]
-    )["Messages"]
-    assert dead["Attributes"]["DeadLetterQueueSourceArn"].endswith(":" + source_name)
-
-    wait_until(lambda: client.queue(name).stats().visible == 1, deadline_s=20)
-    handle = sqs.start_message_move_task(SourceArn=arn)["TaskHandle"]
-    wait_until(lambda: task(sqs, arn)["Status"] != "RUNNING", deadline_s=30)
-
-    assert ("COMPLETED", 1) == (
-        task(sqs, arn)["Status"],
-        task(sqs, arn)["ApproximateNumberOfMessagesMoved"],
-    )
-    back = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5, AttributeNames=["All"])[
+    """Nor does a message show a source there, though an older release has redriven it."""
+    older = {"cassieq-source-queue": name, "cassieq-reason": "redrive"}
+    client.queue(name).put(b"by an older release", headers=older)
+    (got,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5, AttributeNames=["All"])[
         "Messages"
     ]
-    assert ["bad"] == [one["Body"] for one in back]
-    assert "DeadLetterQueueSourceArn" not in back[0]["Attributes"]
-    client.queue(source_name).put(
-        b"by an older release", headers={DIED_IN: name, "cassieq-reason": "redrive"}
-    )
-    (older,) = sqs.receive_message(QueueUrl=source, WaitTimeSeconds=5, AttributeNames=["All"])[
-        "Messages"
-    ]
-    assert "DeadLetterQueueSourceArn" not in older["Attributes"]
-    source_arn = arn.replace(f":{name}", f":{source_name}")
-    for more in ({}, {"DestinationArn": arn}):
+    assert "DeadLetterQueueSourceArn" not in got["Attributes"]
+
+    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    for more in ({}, {"DestinationArn": shown["QueueArn"]}):
         with pytest.raises(ClientError, match="must be configured as a Dead Letter Queue"):
-            sqs.start_message_move_task(SourceArn=source_arn, **more)
-    with pytest.raises(sqs.exceptions.UnsupportedOperation):
-        sqs.cancel_message_move_task(TaskHandle=handle)
-    sqs.delete_queue(QueueUrl=source)
-
-
-DIED_IN = "cassieq-source-queue"
-
-
-def task(sqs: Any, arn: str) -> dict[str, Any]:
-    (found,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
-    return dict(found)
+            sqs.start_message_move_task(SourceArn=shown["QueueArn"], **more)
 
 
 def test_policies_of_queues_are_not_supported(sqs: Any, url: str) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cassieq_spark as cassieq
 from tests.fixtures.sqs import attributes_of, get, new_queue, policy_of, refusal
 
 if TYPE_CHECKING:
-    import cassieq_spark as cassieq
     from tests.fixtures.sqs import NewQueue
 
 __all__ = ["new_queue"]  # a fixture

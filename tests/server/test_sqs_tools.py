@@ -9,15 +9,13 @@ change, with their defaults.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.fixtures.sqs import attributes_of, policy_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OF_JSON = ("Policy", "RedrivePolicy", "RedriveAllowPolicy")
 TERRAFORM = {

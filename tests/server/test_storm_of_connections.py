@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,6 @@ from cassieq_spark.server.entrance import ACCEPTED, AGAIN_S, LET_IN, TOLD
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.testing import wait_until
 from tests.fixtures.small_gateway import SmallGateway, one_answer, small_gateway
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterator
 
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 GREEDY = "127.0.0.2"

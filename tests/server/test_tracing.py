@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 import cassieq_spark as cassieq
 from cassieq_spark.errors import CasAmbiguous, QueueDeleted, ReceiptExpired
 from cassieq_spark.model.sizes import MAX_EXTRA_BYTES
+from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.message import proof_of
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.serve import GatewayServer
 from cassieq_spark.server.settings import GatewaySettings
-from cassieq_spark.testing import wait_until
+from cassieq_spark.testing import EmbeddedCassandra, wait_until
 from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import Away, FaultyStore
 from tests.server.conftest import sqs_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.trace import SpanContext
-
-    from cassieq_spark.queue.handle import Queue
-    from cassieq_spark.testing import EmbeddedCassandra
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.testing import wait_until
+from tests.fixtures.accounts import Account
 from tests.fixtures.browser import Screen, chromium, needs_chromium, screen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 __all__ = ["chromium", "screen"]
 

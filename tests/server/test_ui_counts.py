@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
+import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import StoreUnavailable
@@ -22,11 +24,6 @@ from cassieq_spark.server.ui import counts as counted
 from cassieq_spark.server.ui.door import UiDoor
 from cassieq_spark.store.call import acting
 from tests.fixtures.backends import connected, unconnected
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    import cassieq_spark as cassieq
 
 QUEUES = 3
 

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from html import unescape
-from typing import TYPE_CHECKING
 
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.model.rights import Right
 from cassieq_spark.testing import wait_until
-from tests.fixtures.accounts import all_but, pair
+from tests.fixtures.accounts import Account, all_but, pair
 from tests.fixtures.ui import Visitor, problem_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import cassieq_spark as cassieq
-    from tests.fixtures.accounts import Account
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 HOSTILE = "<script>alert(1)</script>\u202e"
-
-
-@pytest.fixture
-def local(gateway: Gateway) -> Iterator[Visitor]:
-    with Visitor(gateway.url) as one:
-        yield one
 
 
 class Place:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -10,23 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cassieq_spark.accounts.admin import AccountAdmin
-from cassieq_spark.accounts.keys import MasterKey
-from cassieq_spark.entropy import new_uuid
+import cassieq_spark as cassieq
 from cassieq_spark.server.operations import PAGES
-from cassieq_spark.store import portal
+from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.accounts import Account
 from tests.fixtures.commands import CommandLine, end
 from tests.fixtures.ui import SESSION, Visitor
-from tests.server.conftest import start_gateway
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway, start_gateway, victimised
 
 BODY = "the victim's message"
 MARK = "<zz>"
@@ -56,34 +48,11 @@ class Scene:
 def scene(
     cassandra: EmbeddedCassandra, client: cassieq.Client, master_key_file: Path
 ) -> Iterator[Scene]:
-    """At the end, nothing of the victim's has changed, and the log has no secret and no fault."""
-    admin, master_key = AccountAdmin(client.store), MasterKey.load(master_key_file)
-    stranger, victim = (
-        Account(
-            admin, master_key, portal.run(admin.create(f"{name}-{new_uuid().hex[:12]}", master_key))
-        )
-        for name in ("stranger", "victim")
-    )
-    client.create_queue(f"{stranger.name}/own", linger=0).put(MARK.encode(), tag=MARK)
-    queue = client.create_queue(f"{victim.name}/orders", linger=0)
-    queue.put(BODY.encode())
-    started = start_gateway(
-        CommandLine(cassandra.contact_points),
-        "--no-repair", "--auth", "--master-key-file", str(master_key_file),
-    )  # fmt: skip
-    started.wait_until_ready()
-    made = Scene(started, stranger, victim)
-    yield made
-
-    made.visitor.http.close()
-    (message,) = queue.peek()
-    assert (BODY.encode(), 0) == (message.body, message.delivery_count)
-    started.process.terminate()
-    log = end(started.process).err
-    for hidden in (BODY, stranger.key[1], victim.key[1], "request_failed"):
-        assert hidden not in log, log
-    for account in (stranger, victim):
-        portal.run(admin.delete(account.name, with_queues=True))
+    with victimised(cassandra, client, master_key_file, BODY) as (gateway, stranger, victim):
+        client.create_queue(f"{stranger.name}/own", linger=0).put(MARK.encode(), tag=MARK)
+        made = Scene(gateway, stranger, victim)
+        yield made
+        made.visitor.http.close()
 
 
 TEXT = st.text(max_size=20).map(lambda text: text + MARK) | st.sampled_from(

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html import unescape
-from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
+import cassieq_spark as cassieq
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.inspect.facts import Spot, page
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 from tests.fixtures.ui import Visitor, problem_of, text_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    import cassieq_spark as cassieq
-    from tests.server.conftest import Gateway
-
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\u202e\x00"
-
-
-@pytest.fixture
-def local(gateway: Gateway) -> Iterator[Visitor]:
-    with Visitor(gateway.url) as one:
-        yield one
 
 
 @pytest.fixture

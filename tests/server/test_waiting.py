@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from cassieq_spark.testing import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 
 def poll(sqs: Any, url: str, wait_s: int) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -17,13 +19,7 @@ from cassieq_spark.model.bucket import Status
 from cassieq_spark.server.operations import ACTIONS, OPERATIONS
 from tests.fixtures.commands import CommandLine
 from tests.fixtures.metrics import Scrape, scrape_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    from tests.server.conftest import Gateway
+from tests.server.conftest import Gateway
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "conf" / "prometheus" / "alerts.yml"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,10 +21,6 @@ from cassieq_spark.queue.settle.settle import AckResult
 from cassieq_spark.store import portal
 from cassieq_spark.store.call import one_call
 from cassieq_spark.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType, FrameType
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -15,9 +15,6 @@ from cassieq_spark.errors import UsageError
 from cassieq_spark.options import parse_sink
 from cassieq_spark.spark.sink import Ahead, StreamWriter
 from cassieq_spark.testing import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def batch(number: int) -> pa.RecordBatch:

@@ -6,8 +6,10 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -17,9 +19,6 @@ from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import QueueSettings, arguments
 from cassieq_spark.queue.put import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WRONG_TIMES = (-1, -0.001, math.nan, math.inf, -math.inf, 10**400, "30", "30s", None, True, b"1")
 TIMES: tuple[Callable[[Any], Any], ...] = (
@@ -44,16 +43,54 @@ def test_times_are_seconds_or_timedelta() -> None:
     assert 30 * 86_400_000_000 == arguments.extension_us(timedelta(days=30))
 
 
-@pytest.mark.parametrize("value", [0, 0.09, timedelta(days=31), 10**10])
-def test_a_visibility_out_of_its_range_is_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match=r"visibility_timeout is .*0.1 s to 30 d"):
-        arguments.visibility_us(value)
+REFUSED: dict[Callable[[Any], Any], tuple[str, list[Any]]] = {
+    arguments.visibility_us: (
+        r"visibility_timeout is .*0.1 s to 30 d",
+        [0, 0.09, timedelta(days=31), 10**10],
+    ),
+    partial(arguments.count, "max_messages"): (
+        "max_messages is",
+        [0, -1, 1.0, "1", None, True, np.True_, np.float64(3), arguments.MOST_MESSAGES + 1],
+    ),
+    arguments.headers: (
+        "header",
+        [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}, [("a", "b")], "a=b", {"a": "\ud800"}],
+    ),
+    arguments.tag: ("tag is", [7, b"t", "\udfff", ["t"]]),
+    arguments.message_id: (
+        "allowed: a UUID",
+        ["", "x", "1" * 36, f"{{{UUID(int=1)}}}", 7, b"x" * 16, "0" * 32],
+    ),
+    arguments.consumer: ("consumer is", ["", "c" * 201, 7, None]),
+}
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, arguments.MOST_MESSAGES + 1])
-def test_a_count_is_a_whole_number_from_one(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="max_messages is"):
-        arguments.count("max_messages", value)
+@pytest.mark.parametrize(
+    ("parse", "value"), [(parse, one) for parse, (_, some) in REFUSED.items() for one in some]
+)
+def test_what_is_not_allowed_is_refused_with_what_is(
+    parse: Callable[[Any], Any], value: object
+) -> None:
+    with pytest.raises(OptionInvalid, match=REFUSED[parse][0]):
+        parse(value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "value", "says"),
+    [
+        (arguments.body, "text", r"Encode it, e\.g\. body\.encode"),
+        (arguments.body, None, "NoneType"),
+        (arguments.body, 7, "int"),
+        (arguments.body, {"a": 1}, "Serialise"),
+        (arguments.body, bytes(MAX_BODY_BYTES + 1), "16,777,217"),
+        *((encode.messages, one, "list of bodies") for one in (b"abc", "abc", bytearray(b"abc"))),
+    ],
+)
+def test_what_is_no_body_or_no_list_of_them_says_what_to_do(
+    parse: Callable[[Any], Any], value: object, says: str
+) -> None:
+    with pytest.raises(BodyInvalid, match=says):
+        parse(value)
 
 
 class Three:
@@ -74,36 +111,9 @@ def test_whatever_python_takes_for_a_whole_number_is_one(value: Any) -> None:
     assert 3 == arguments.id_of(value)
 
 
-@pytest.mark.parametrize("value", [True, np.True_, np.float64(3)], ids=["bool", "b1", "f8"])
-def test_a_bool_or_a_float_is_no_whole_number(value: Any) -> None:
-    with pytest.raises(OptionInvalid, match="max_messages is"):
-        arguments.count("max_messages", value)
-
-
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        ("text", r"Encode it, e\.g\. body\.encode"),
-        (None, "NoneType"),
-        (7, "int"),
-        ({"a": 1}, "Serialise"),
-        (bytes(MAX_BODY_BYTES + 1), "16,777,217"),
-    ],
-)
-def test_a_body_that_is_no_bytes_says_what_to_do(value: object, says: str) -> None:
-    with pytest.raises(BodyInvalid, match=says):
-        arguments.body(value)
-
-
 def test_bodies_are_anything_that_is_bytes() -> None:
     for value in (b"a", bytearray(b"a"), memoryview(b"a")):
         assert b"a" == arguments.body(value)
-
-
-@pytest.mark.parametrize("value", [b"abc", "abc", bytearray(b"abc")])
-def test_put_many_of_one_body_is_refused(value: object) -> None:
-    with pytest.raises(BodyInvalid, match="list of bodies"):
-        encode.messages(value)  # type: ignore[arg-type]
 
 
 def test_put_many_says_which_body_is_wrong() -> None:
@@ -113,33 +123,9 @@ def test_put_many_says_which_body_is_wrong() -> None:
         encode.messages(7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}, [("a", "b")], "a=b", {"a": "\ud800"}],
-    ids=repr,
-)
-def test_headers_that_are_not_text_by_text_are_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="header"):
-        arguments.headers(value)
-
-
-@pytest.mark.parametrize("value", [7, b"t", "\udfff", ["t"]], ids=repr)
-def test_a_tag_that_is_no_text_is_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="tag is"):
-        arguments.tag(value)
-
-
 def test_tag_and_headers_together_have_a_limit() -> None:
     with pytest.raises(OptionInvalid, match="into the body"):
         encode.messages([b""], tag="t" * 600_000, headers={"h": "v" * 500_000})
-
-
-@pytest.mark.parametrize(
-    "value", ["", "x", "1" * 36, "{00000000-0000-0000-0000-000000000001}", 7, b"x" * 16, "0" * 32]
-)
-def test_a_message_id_that_is_no_uuid_is_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="allowed: a UUID"):
-        arguments.message_id(value)
 
 
 def test_a_message_id_is_a_uuid_or_its_text() -> None:
@@ -150,12 +136,6 @@ def test_a_message_id_is_a_uuid_or_its_text() -> None:
 def test_message_ids_are_as_many_as_bodies() -> None:
     with pytest.raises(OptionInvalid, match="1 entries for 2 bodies"):
         encode.messages([b"a", b"b"], message_ids=[None])
-
-
-@pytest.mark.parametrize("value", ["", "c" * 201, 7, None])
-def test_a_consumer_has_a_name(value: object) -> None:
-    with pytest.raises(OptionInvalid, match="consumer is"):
-        arguments.consumer(value)
 
 
 def test_an_argument_that_the_locale_cannot_read_says_that_it_is_the_locale() -> None:

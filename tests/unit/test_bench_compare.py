@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
-from bench.compare import Figure, compare, figures, main
+from bench.compare import Figure, compare, figures
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 
@@ -42,24 +42,3 @@ def test_only_spreads_that_do_not_touch_are_apart() -> None:
         in compare(slow, fast)[2]
     )
     assert not Figure(1, 0, 2).is_apart(Figure(2, 2, 3))
-
-
-def test_what_makes_two_runs_unlike_is_told_first() -> None:
-    first, *_ = compare(run(1.0), run(1.0, machine={"cores": 64}))
-    assert first == "Unlike in both: machine: {'cores': 2} and {'cores': 64}"
-
-
-def test_two_benchmarks_are_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, other, broken = tmp_path / "one", tmp_path / "other", tmp_path / "broken"
-    one.write_text(json.dumps(run(1.0)))
-    other.write_text(json.dumps(run(1.0, command="python -m bench.another")))
-    broken.write_text("{")
-    for paths, words in (((one, other), "two benchmarks"), ((one, broken), "no result")):
-        with pytest.raises(SystemExit) as ended:
-            main([str(path) for path in paths])
-        assert 2 == ended.value.code
-        assert words in capsys.readouterr().err
-    assert 0 == main([str(one), str(one)])
-    assert "put messages_per_s" in capsys.readouterr().out

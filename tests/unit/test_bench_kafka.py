@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from typing import Any
 
 import pytest
 
 pytest.importorskip("bench", reason="the benchmarks are not in a source distribution")
 pytest.importorskip("matplotlib", reason="the extra bench is not installed")
+from pathlib import Path
+
 from bench import against_kafka, kafka_report
-from bench.compare import figures
 from bench.kafka_rounds import OURS, SPARK, TARGETS, THEIRS, TRIES, Case, Rounds, Samples
-from bench.peers import kafka
-from bench.peers.peer import PeerMissing
 from bench.spark_child import CommandFailed
 from tests.fixtures import scripts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 page = scripts.load("measured_kafka")
 CASE = Case(2_000, 96)
@@ -68,55 +61,6 @@ def test_targets_that_are_missed_are_named_and_others_are_not() -> None:
     ] == [line.partition(":")[0] for line in kafka_report.missed(found(2.0, 1.0))]  # fmt: skip
 
 
-def test_two_runs_can_be_compared() -> None:
-    names = dict(figures(found(1.0, 2.0)))
-
-    assert "cases main legs sink_batch ratio" in names
-    assert "cases main legs source_all_triggers messages_per_s kafka" in names
-    assert "trickle later_s" in names
-
-
-def test_the_page_has_every_leg_and_every_latency() -> None:
-    run = found(1.0, 2.0)
-    short, whole = page.kafka_in_short(run), page.kafka_page(run)
-
-    assert len(TARGETS) == short.count("| **2.00** |")
-    assert len(TARGETS) == whole.count("2.00 (1.82 to 2.22)")
-    assert "| 10 and 9 |" in whole
-    for name in (*page.QUERIES.values(), *page.SIDES.values()):
-        assert f"| {name} |" in whole
-
-
-def test_figures_are_saved_and_drawn(tmp_path: Path) -> None:
-    run = found(1.0, 2.0)
-
-    kafka_report.save(run, tmp_path, name="kafka")
-
-    assert run == json.loads((tmp_path / "kafka.json").read_text("utf-8"))
-    assert "Kafka, by Spark's connector" in (tmp_path / "kafka-throughput.svg").read_text("utf-8")
-    assert "foreachBatch" in (tmp_path / "kafka-latency.svg").read_text("utf-8")
-
-
-def test_an_unknown_leg_is_refused_with_the_known() -> None:
-    with pytest.raises(SystemExit, match="unknown leg sorce_all; known: sink_batch, sink_stream"):
-        against_kafka.main(["--legs", "sorce_all"])
-
-
-def test_where_kafka_cannot_be_had_one_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fetch() -> None:
-        raise PeerMissing("Kafka 4.1.0 cannot be had: no way")
-
-    monkeypatch.setattr(kafka, "fetch", fetch)
-
-    assert 0 == against_kafka.main(["--smoke"])
-    assert (
-        "Skipped python -m bench.against_kafka: Kafka 4.1.0 cannot be had: no way\n"
-        == capsys.readouterr().err
-    )
-
-
 class Failing:
     """A session whose writes fail so often."""
 
@@ -150,20 +94,3 @@ def test_a_round_that_failed_here_or_always_ends_the_run(
 ) -> None:
     with pytest.raises(CommandFailed):
         run_of(ours, theirs, tmp_path)
-
-
-def test_a_cluster_s_id_that_begins_like_an_option_is_one_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of 64 does, and the benchmark said that Kafka cannot be had."""
-    sent: list[list[str]] = []
-
-    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        sent.append(words)
-        return subprocess.CompletedProcess(words, 0)
-
-    monkeypatch.setattr(kafka.subprocess, "run", run)
-    monkeypatch.setattr(kafka, "new_uuid", lambda: UUID(bytes=b"\xfb" * 16))
-    installed = kafka.Installation(tmp_path, tmp_path, (), tmp_path)
-    kafka._format(installed, tmp_path / "server.properties")
-    assert "--cluster-id=-_v7-_v7-_v7-_v7-_v7-w" in sent[0]

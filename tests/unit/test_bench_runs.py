@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MACHINE = {"cores": 2}
 
@@ -44,21 +42,6 @@ def test_what_was_not_measured_again_is_kept_with_its_own_run(tmp_path: Path) ->
         load: run["date"] for load, run in every["runs"].items()
     }
     assert 2 == every["rounds"], "of the load that has rounds"
-
-
-def test_a_result_from_before_runs_were_noted_is_of_one_run(tmp_path: Path) -> None:
-    path = tmp_path / "peers.json"
-    every = first(path)
-    del every["runs"]
-    path.write_text(json.dumps(every), encoding="utf-8")
-    assert "monday" == runs.kept(path, ["history"], MACHINE)["runs"]["rates"]["date"]
-
-
-def test_what_was_measured_again_is_not_kept(tmp_path: Path) -> None:
-    path = tmp_path / "peers.json"
-    first(path)
-    kept = runs.kept(path, ["rates", "history"], MACHINE)
-    assert {"sides": {"ours": 1}, "runs": {}} == kept
 
 
 def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:

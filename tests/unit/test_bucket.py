@@ -5,8 +5,8 @@ See docs/design/ids-and-buckets.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cassieq_spark.model import bucket as rules
 from cassieq_spark.model import expiry as rules_of_delays
 from cassieq_spark.model.bucket import (
-    MEANS_NOTHING_ALONE,
     Bucket,
     IllegalMove,
     Lease,
@@ -27,9 +26,6 @@ from cassieq_spark.model.bucket import (
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.expiry import DELAY_STEP_US, DELAYED_GROUPS_LIMIT, Delayed
 from cassieq_spark.model.ids import EMPTY, BucketNo, Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW = 1_700_000_000_000_000
 SINK = SinkRef(sink_id="s", epoch=3, block_end=BucketNo(9))
@@ -78,10 +74,6 @@ def test_only_the_moves_of_the_diagram_are_made(
             move(row_of(status))
     else:
         assert allowed is move(row_of(status)).status
-
-
-def test_p2_only_sealing_and_writing_mean_nothing_without_the_repair_pointer() -> None:
-    assert {Status.SEALING, Status.WRITING} == MEANS_NOTHING_ALONE
 
 
 @pytest.mark.invariant("I5")

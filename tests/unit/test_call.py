@@ -50,18 +50,17 @@ def test_what_a_call_begins_is_a_part_of_it_and_its_statements_end_with_it() -> 
     assert present().call is None
 
 
-def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_time() -> None:
-    async def main() -> None:
-        turn = Turn()
-        async with in_turn(turn, "this", 0.05, CLOCK):
-            with one_call(5.0, CLOCK) as call:
-                before_s = call.left_s
-                with pytest.raises(StoreTimeout, match="Nothing was sent"):
-                    async with in_turn(turn, "this", 0.05, CLOCK):
-                        pytest.fail("another has the turn")
-                assert call.left_s <= before_s - 0.04
-        async with in_turn(turn, "this", 0.05, CLOCK):
-            assert turn.lock.locked()
-        assert not turn.lock.locked()
-
-    asyncio.run(main())
+async def test_a_turn_that_does_not_come_ends_with_nothing_sent_and_uses_up_the_calls_time() -> (
+    None
+):
+    turn = Turn()
+    async with in_turn(turn, "this", 0.05, CLOCK):
+        with one_call(5.0, CLOCK) as call:
+            before_s = call.left_s
+            with pytest.raises(StoreTimeout, match="Nothing was sent"):
+                async with in_turn(turn, "this", 0.05, CLOCK):
+                    pytest.fail("another has the turn")
+            assert call.left_s <= before_s - 0.04
+    async with in_turn(turn, "this", 0.05, CLOCK):
+        assert turn.lock.locked()
+    assert not turn.lock.locked()

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cassieq_spark.cli.app import app
-from cassieq_spark.cli.shell import in_shell, print_problem
-from cassieq_spark.errors import QueueNotFound
+from cassieq_spark.cli.shell import in_shell
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cassieq_spark"
 
@@ -81,13 +80,6 @@ def test_an_argument_is_the_flag(text: str, expected: str) -> None:
 )
 def test_all_else_stays_as_it_is(text: str) -> None:
     assert text == in_shell(text)
-
-
-def test_an_error_is_printed_in_the_words_of_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
-    print_problem(QueueNotFound("there is no queue 'q'. Create it with client.create_queue('q')"))
-    assert (
-        "[cassieq:queue_not_found] there is no queue 'q'. Create it with cassieq queue create q\n"
-    ) == capsys.readouterr().err
 
 
 def test_an_option_that_a_command_refuses_is_named_by_its_flag() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 
 import pytest
 import typer
-from cassandra import OperationTimedOut
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
@@ -19,8 +17,6 @@ from cassieq_spark.cli.repair import changed
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.repair.report import QueueRepair, RepairReport
 from cassieq_spark.server.guards import Asked, RequestMetrics
-from cassieq_spark.store import retries
-from cassieq_spark.store.statements import Kind, Statement
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -30,18 +26,6 @@ def test_a_line_has_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     event(get_logger("server"), "repair_failed", error="no")
     line = f"{TIME} WARNING cassieq_spark.server: repair_failed error=no\n"
     assert re.fullmatch(line, capsys.readouterr().err)
-
-
-def test_the_line_of_an_outage_has_it_too(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, logger="cassieq_spark.store")  # else one try a second
-    Logs().start()
-    statement = Statement(name="read_queue", cql="", kind=Kind.READ)
-    for sent in (1, 2):
-        retries.tell(statement, OperationTimedOut(), sent=sent, pause_s=0.4, left_s=18)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.match(f"{TIME} WARNING cassieq_spark.store: Cassandra does not answer: ", line)
 
 
 def test_json_is_one_object_a_line_with_name_and_fields_and_traceback(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from cassandra import OperationTimedOut, Unavailable
@@ -14,9 +14,6 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.store import retries
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STATEMENT = Statement(name="read_queue", cql="", kind=Kind.READ)
 
@@ -73,20 +70,3 @@ def test_other_events_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) 
         "WARNING cassieq_spark.queue: put_unproven queue=q"
         == (capsys.readouterr().err.splitlines()[1])
     )
-
-
-def test_a_program_gets_each_try_with_its_fields_at_level_debug(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    for sent in (1, 2):
-        tell(sent, OperationTimedOut())
-
-    found = [vars(one)["fields"] for one in caplog.records]
-    assert [1, 2] == [one["attempt"] for one in found]
-    assert {
-        "statement": "read_queue",
-        "cause": "no answer came in time",
-        "attempt": 1,
-        "next_try_s": 0.42,
-        "gives_up_in_s": 18.3,
-    }.items() <= found[0].items()

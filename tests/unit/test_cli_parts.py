@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 import typer
@@ -27,10 +26,8 @@ from cassieq_spark.errors import (
     StoreUnavailable,
 )
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.repair.report import QueueRepair, RepairReport
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.message import Delivery
 
 
 class Pieces(io.RawIOBase):
@@ -105,11 +102,6 @@ def test_a_result_is_names_and_values_without_the_empty_ones(
     result = {"a": 1, "none": None, "inner": {"long": 0.5}, "list": ["x", "y"]}
     Out(as_json=False).result(result)
     assert "a           1\ninner.long  0.5\nlist        x, y\n" == capsys.readouterr().out
-
-
-def test_columns_are_as_wide_as_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(["A", "B"], [["longer", 1], ["x", 22]])
-    assert "A       B\nlonger  1\nx       22\n" == capsys.readouterr().out
 
 
 def test_a_program_gets_every_line_whole_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

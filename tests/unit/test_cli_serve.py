@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.fixtures.commands import CommandLine, end
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOWHERE = CommandLine("127.0.0.1:1")
 """No node is asked for anything before the gateway listens."""
@@ -40,11 +37,25 @@ def test_a_port_that_another_program_has_is_named() -> None:
     assert f"nothing can listen for requests on 127.0.0.1 port {port}" in ended.err
 
 
-def test_an_address_of_another_machine_is_named() -> None:
-    ended = NOWHERE("serve", "--host", "192.0.2.1", "--port", "0", "--insecure")
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        (
+            "serve",
+            ["--host", "192.0.2.1", "--insecure"],
+            "nothing can listen for requests on 192.0",
+        ),
+        ("exporter", ["--host", "192.0.2.1"], "nothing can listen for metrics on 192.0.2.1 port 0"),
+        ("exporter", ["--scan-interval", "10ms"], "--scan-interval is '10ms'"),
+    ],
+)
+def test_what_a_service_cannot_use_is_named_before_it_connects(
+    command: str, flags: list[str], said: str
+) -> None:
+    ended = NOWHERE(command, "--port", "0", *flags)
 
     assert 2 == ended.code
-    assert "nothing can listen for requests on 192.0.2.1 port 0" in ended.err
+    assert said in ended.err
 
 
 def test_a_tls_file_of_another_kind_is_named(tmp_path: Path) -> None:

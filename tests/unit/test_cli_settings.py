@@ -182,15 +182,6 @@ def test_without_contact_points_the_four_ways_to_say_them_are_named() -> None:
         assert way in err
 
 
-def test_a_variable_that_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CASSIEQ_CONTACT_POINTS", "127.0.0.1:nine")
-
-    code, _, err = run("queue", "list")
-
-    assert 2 == code
-    assert "variable CASSIEQ_CONTACT_POINTS is '127.0.0.1:nine'" in err
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [("30", 30.0), ("0.5", 0.5), ("500ms", 0.5), ("5m", 300.0), ("7d", 604_800.0)],

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +12,6 @@ from cassieq_spark.embedded import config
 from cassieq_spark.embedded.machine import file_system
 
 SHM = Path("/dev/shm")  # noqa: S108 - it is asked, and not written to
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def yaml(directory: Path, **settings: object) -> dict[str, object]:

@@ -101,23 +101,6 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 @needs_systemd
-def test_systemd_notices_an_unknown_setting(tmp_path: Path) -> None:
-    """Else the test above would show nothing; in the file for all of them, too."""
-    shutil.copytree(UNITS, tmp_path, dirs_exist_ok=True)
-    wrong = tmp_path / COMMON.relative_to(UNITS)
-    wrong.write_text(wrong.read_text("utf-8").replace("ProtectHome", "ProtectHut"), "utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "./cassieq-exporter.service"],  # noqa: S607
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert "ProtectHut" in done.stderr
-
-
-@needs_systemd
 @pytest.mark.parametrize("name", SERVICES)
 def test_systemd_finds_little_that_a_unit_may_do(name: str, tmp_path: Path) -> None:
     """At most 3.0 of 10, as systemd counts it; a unit that says nothing has 9.6."""

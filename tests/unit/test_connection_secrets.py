@@ -6,8 +6,10 @@ import json
 import pickle
 import ssl
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,6 @@ from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.options import (
     OPTIONS,
     ConnectionOptions,
-    Scope,
     parse_connection,
     parse_read,
     parse_sink,
@@ -25,10 +26,6 @@ from cassieq_spark.options.option import Login, TlsOptions
 from cassieq_spark.options.values import Secret
 from cassieq_spark.store import tls
 from tests.fixtures.certificates import Authority
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
 PASSWORD = "sesame-31c9"  # noqa: S105 - of a test
@@ -158,14 +155,6 @@ def test_every_secret_has_a_name_that_spark_blanks() -> None:
     assert [] == [name for name in secrets if "password" not in name.lower()]
 
 
-def test_connection_options_are_taken_wherever_there_is_a_connection() -> None:
-    everywhere = {Scope.CONNECTION, Scope.SOURCE, Scope.READ, Scope.SINK}
-
-    assert dict.fromkeys(FULL, everywhere) == {
-        option.name: set(option.scopes) for option in OPTIONS if option.name in FULL
-    }
-
-
 # --- what is refused
 
 
@@ -273,14 +262,6 @@ def test_a_file_that_is_missing_or_of_another_kind_is_named_with_its_option(
         tls.context(_with(files, field, str(garbage)))
 
     assert [] == secrets_in("".join(traceback.format_exception(refused.value)))
-
-
-def test_a_file_that_cannot_be_opened_is_named_with_the_reason(
-    files: TlsOptions, tmp_path: Path
-) -> None:
-    # A directory, not a forbidden file: tests may run as root, who may read every file.
-    with pytest.raises(OptionInvalid, match=r"'ssl_key_file': .* cannot be read .*Is a directory"):
-        tls.context(_with(files, "key_file", str(tmp_path)))
 
 
 def test_a_key_of_another_certificate_is_named_with_both_files(

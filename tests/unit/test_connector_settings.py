@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cassieq_spark.errors import OptionInvalid, OptionUnknown, UsageError
+from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.options import parse_connection
 from cassieq_spark.spark import foreach_batch, spark_config
 from cassieq_spark.spark.connector import config
@@ -95,11 +95,6 @@ def test_what_an_argument_sets_is_refused_and_the_argument_named(name: str, argu
     with pytest.raises(OptionInvalid, match=argument) as refused:
         config.checked({f"spark.cassandra.{name}": "a-secret-value"})
     assert "a-secret-value" not in str(refused.value)
-
-
-def test_another_ones_setting_is_refused() -> None:
-    with pytest.raises(OptionUnknown, match=r"spark\.sql\.shuffle\.partitions"):
-        config.checked({"spark.sql.shuffle.partitions": "2"})
 
 
 def test_a_session_gets_the_connector_and_how_to_reach_the_cluster() -> None:

@@ -6,8 +6,8 @@ import resource
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -18,9 +18,6 @@ from cassieq_spark.embedded.config import NEEDED_BYTES
 from cassieq_spark.embedded.machine import check_space, size_of
 from cassieq_spark.embedded.software import CASSANDRA
 from cassieq_spark.errors import DiskFull
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -6,12 +6,10 @@ import importlib
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = Path(__file__).with_name("demo-numbers.json")
@@ -83,24 +81,6 @@ def test_each_write_and_micro_batch_has_a_bar_of_its_rate(
     )
     heights = [max(y for _, y in bar) - min(y for _, y in bar) for bar in bars]
     assert_same_shape([0.0] + [one.rate for one in pieces], [0.0, *heights])
-
-
-def test_the_words_say_what_is_drawn(noted: dict[str, list[Any]], tmp_path: Path) -> None:
-    root = drawn(noted, tmp_path / "demo.svg")
-
-    words = [one.text for one in root.iter(f"{SVG}text")]
-    for word in (*LEGS, "queue 'flights'", "queue 'late-flights'"):
-        assert word in words
-    assert ["Depth", "Rate", "Lag"] == [
-        word.partition(":")[0] for word in words if word and ": " in word
-    ]
-
-
-def test_the_same_numbers_give_the_same_file(noted: dict[str, list[Any]], tmp_path: Path) -> None:
-    for name in ("one.svg", "two.svg"):
-        drawn(noted, tmp_path / name)
-
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_a_micro_batch_is_as_long_as_spark_says(history: ModuleType) -> None:

@@ -31,62 +31,6 @@ def test_the_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) 
     assert (0, "") == (status, capsys.readouterr().err)
 
 
-def test_a_check_after_a_run_is_content_and_a_second_run_writes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-
-    assert (0, 0) == (generate.main(["--check"], project), generate.main([], project))
-    assert ("", "") == tuple(capsys.readouterr())
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "conf/cassieq.toml",
-        "docs/reference/errors.md",
-        "docs/reference/events.md",
-        "docs/reference/metrics.md",
-        "docs/reference/options.md",
-    ],
-)
-def test_a_check_names_a_file_that_differs_and_leaves_it(
-    project: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edited = (project / name).read_text(encoding="utf-8").replace("contact", "c", 1) + "x"
-    edited = edited.replace("<!-- kafka:end", "x\n<!-- kafka:end", 1)
-    (project / name).write_text(edited, encoding="utf-8")
-    capsys.readouterr()
-
-    assert 1 == generate.main(["--check"], project)
-
-    assert f"{name} differs from what the code says; run: make docs\n" == capsys.readouterr().err
-    assert edited == (project / name).read_text(encoding="utf-8")
-
-
-def test_a_check_names_a_missing_file_and_makes_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert 1 == generate.main(["--check"], tmp_path)
-
-    assert 6 + len(generate.flows.FLOWS) == len(capsys.readouterr().err.splitlines())
-    assert [] == list(tmp_path.iterdir())
-
-
-def test_of_the_readme_only_what_is_between_the_markers_changes(project: Path) -> None:
-    text = (project / "README.md").read_text(encoding="utf-8")
-
-    assert README.replace("what was here\n", generate.measured.NONE_YET) == text
-
-
-def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("# A\n", encoding="utf-8")
-
-    with pytest.raises(SystemExit, match=r"README\.md has no <!-- kafka:begin -->"):
-        generate.main([], tmp_path)
-
-
 def test_the_readers_of_the_readme_can_divide_one_rate_by_the_other(project: Path) -> None:
     results = project / "bench" / "results"
     results.mkdir(parents=True)

@@ -23,56 +23,18 @@ LEAVES = [kind for kind in ALL if "code" in vars(kind) and kind is not CassieqEr
 
 # Never renamed after a release: programs and runbooks match on them. Only add to it.
 CODES = {
-    "access_denied": errors.AccessDenied,
-    "account_exists": errors.AccountExists,
-    "account_in_use": errors.AccountInUse,
-    "account_not_found": errors.AccountNotFound,
-    "authentication_failed": errors.AuthenticationFailed,
-    "cassandra_login_failed": errors.CassandraLoginFailed,
-    "body_invalid": errors.BodyInvalid,
-    "cas_ambiguous": errors.CasAmbiguous,
-    "cas_contention": errors.CasContention,
-    "connector_missing": errors.ConnectorMissing,
-    "client_closed": errors.ClientClosed,
-    "server_missing": errors.ServerMissing,
-    "spark_missing": errors.SparkMissing,
-    "data_loss": errors.DataLoss,
-    "dead_letter_cycle": errors.DeadLetterCycle,
-    "disk_full": errors.DiskFull,
-    "embedded_failed": errors.EmbeddedFailed,
-    "java_not_found": errors.JavaNotFound,
-    "key_not_found": errors.KeyNotFound,
-    "lease_lost": errors.LeaseLost,
-    "function_invalid": errors.FunctionInvalid,
-    "master_key_invalid": errors.MasterKeyInvalid,
-    "offset_unreadable": errors.OffsetUnreadable,
-    "option_invalid": errors.OptionInvalid,
-    "option_unknown": errors.OptionUnknown,
-    "output_failed": errors.OutputFailed,
-    "put_ambiguous": errors.PutAmbiguous,
-    "queue_deleted": errors.QueueDeleted,
-    "queue_exists": errors.QueueExists,
-    "queue_in_use": errors.QueueInUse,
-    "queue_not_found": errors.QueueNotFound,
-    "receipt_expired": errors.ReceiptExpired,
-    "receipt_invalid": errors.ReceiptInvalid,
-    "replication_differs": errors.ReplicationDiffers,
-    "request_time_skewed": errors.RequestTimeSkewed,
-    "row_corrupt": errors.RowCorrupt,
-    "schema_mismatch": errors.SchemaMismatch,
-    "schema_missing": errors.SchemaMissing,
-    "setting_fixed": errors.SettingFixed,
-    "sink_diverged": errors.SinkDiverged,
-    "sink_fenced": errors.SinkFenced,
-    "sink_id_reused": errors.SinkIdReused,
-    "store_timeout": errors.StoreTimeout,
-    "store_unavailable": errors.StoreUnavailable,
-    "stream_fenced": errors.StreamFenced,
-    "tls_failed": errors.TlsFailed,
-    "too_many_keys": errors.TooManyKeys,
-    "usage": errors.UsageError,
-    "worker_environment": errors.WorkerEnvironment,
-}
+    "access_denied", "account_exists", "account_in_use", "account_not_found",
+    "authentication_failed", "body_invalid", "cas_ambiguous", "cas_contention",
+    "cassandra_login_failed", "client_closed", "connector_missing", "data_loss",
+    "dead_letter_cycle", "disk_full", "embedded_failed", "function_invalid", "java_not_found",
+    "key_not_found", "lease_lost", "master_key_invalid", "offset_unreadable", "option_invalid",
+    "option_unknown", "output_failed", "put_ambiguous", "queue_deleted", "queue_exists",
+    "queue_in_use", "queue_not_found", "receipt_expired", "receipt_invalid",
+    "replication_differs", "request_time_skewed", "row_corrupt", "schema_mismatch",
+    "schema_missing", "server_missing", "setting_fixed", "sink_diverged", "sink_fenced",
+    "sink_id_reused", "spark_missing", "store_timeout", "store_unavailable", "stream_fenced",
+    "tls_failed", "too_many_keys", "usage", "worker_environment",
+}  # fmt: skip
 
 DATA = {
     errors.AccessDenied: {"right": "put", "queue": "acme/orders"},
@@ -94,9 +56,10 @@ def keyword_data(kind: type[CassieqError]) -> dict[str, object]:
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
-def test_the_table_of_codes_names_every_error_a_caller_can_meet() -> None:
-    assert {kind.code: kind for kind in LEAVES} == CODES
-    assert len(LEAVES) == len(CODES)
+def test_a_code_is_the_name_of_its_class_and_stays() -> None:
+    assert sorted(CODES) == sorted(kind.code for kind in LEAVES)
+    for kind in set(LEAVES) - {errors.UsageError}:
+        assert kind.code == re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -144,17 +107,6 @@ def test_the_errors_that_a_program_catches_are_exported_at_top_level() -> None:
     assert {kind.__name__ for kind in exported} <= set(cassieq_spark.__all__)
 
 
-def test_the_tree_in_the_docstring_has_every_class_once() -> None:
-    tree = (errors.__doc__ or "").partition("Spark carries")[0]
-
-    without_bases = re.sub(
-        r"\((Value|Import|Connection|Timeout)Error\)", "", tree.partition("\n")[2]
-    )
-    drawn = re.findall(r"[A-Z][A-Za-z]+", without_bases)
-
-    assert sorted(kind.__name__ for kind in ALL) == sorted(drawn)
-
-
 def test_mistakes_of_a_caller_are_value_errors() -> None:
     assert {
         errors.UsageError,
@@ -184,11 +136,6 @@ def test_what_the_system_has_not_raised_has_no_number_and_no_file(kind: type[OSE
     error = copied(kind("no answer"))
     assert [None] * 3 == [error.errno, error.strerror, error.filename]
     assert f"{kind.__name__}('no answer')" == repr(error)
-
-
-def test_a_closed_client_is_an_error_by_itself() -> None:
-    """No value is wrong. httpx raises a RuntimeError, which nobody catches: ours is none."""
-    assert (CassieqError,) == errors.ClientClosed.__bases__
 
 
 def test_only_what_passes_by_itself_is_retriable() -> None:

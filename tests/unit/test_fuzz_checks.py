@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cassieq_spark.server.operations import ACTIONS
 from tests.fuzz.book import Book, framed, hidden_forms, wrong
 from tests.fuzz.grammar import named
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "only-for-acme-0123456789"  # noqa: S105 - of nobody
 ONE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -66,14 +63,6 @@ def test_the_grammar_knows_no_parameter_that_no_action_has() -> None:
     wanted = [one.parameters for one in ACTIONS.values()]
     wanted += [one.entries for one in wanted if one.entries]
     assert {*named(("1", "2"), 0)} <= {name for one in wanted for name in one.kinds}
-
-
-def test_findings_are_counted_and_the_first_ones_kept(tmp_path: Path) -> None:
-    book = Book(tmp_path)
-    for _ in range(5):
-        book.find("sqs", "status 500", body="x")
-    assert {"sqs: status 500": 5} == dict(book.findings)
-    assert 3 == len(list((tmp_path / "findings").iterdir()))
 
 
 def test_a_log_is_read_once_and_faults_in_it_are_found(tmp_path: Path) -> None:

@@ -14,18 +14,16 @@ import queue
 import socket
 import ssl
 from collections import deque
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 import cassieq_spark
 from cassieq_spark.errors import CassieqError, StoreTimeout, StoreUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PACKAGE: Final = Path(cassieq_spark.__file__).parent
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -16,9 +16,6 @@ from cassieq_spark.model.lanes import due_lane, shard_of
 from cassieq_spark.options import QueueSettings
 from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.store import chunk as chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 HOUR_US = 3_600_000_000
 TIMES = {"schedule_after_s": 900, "schedule_period_s": HOUR_US / 1e6}

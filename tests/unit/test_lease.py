@@ -222,14 +222,6 @@ def test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks() -> None
     assert Status.DRAINED is rules.ack(row, {UUID(int=1): None}, now_us=NOW).status
 
 
-def test_extend_moves_the_end_of_the_named_leases_only() -> None:
-    row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
-    after = rules.extend(
-        row, {UUID(int=2): None, UUID(int=9): None}, until_us=LATER + 5, now_us=NOW
-    )
-    assert [LATER, LATER + 5] == [one.until_us for one in after.leases]
-
-
 def test_extending_a_part_of_a_lease_leaves_the_rest_its_end() -> None:
     one, some = UUID(int=1), Runs.span(2, 3)
     row = rules.extend(sealed(leases=(lease(1, TEN),)), {one: some}, until_us=NOW + 1, now_us=NOW)
@@ -240,21 +232,6 @@ def test_extending_a_part_of_a_lease_leaves_the_rest_its_end() -> None:
     assert Status.DRAINED is rules.ack(row, {one: None}, now_us=NOW).status
     again = rules.extend(row, {one: some}, until_us=LATER, now_us=NOW)
     assert (lease(1, TEN),) == again.leases
-
-
-def test_r17_take_over_changes_the_run_and_the_end_and_nothing_else() -> None:
-    run = UUID(int=77)
-    row = sealed(leases=(lease(1, Runs.span(0, 4)), lease(2, Runs.span(5, 9))))
-    after = rules.take_over(row, [UUID(int=1)], run=run, until_us=LATER + 5, now_us=NOW)
-    first = replace(row.leases[0], run=run, until_us=LATER + 5)
-    assert (first, row.leases[1]) == after.leases
-
-
-def test_release_gives_back_at_once_and_uses_up_a_delivery() -> None:
-    row = sealed(leases=(lease(1, Runs.span(0, 4), count=3), lease(2, Runs.span(5, 9))))
-    after = rules.release(row, {UUID(int=1): None}, now_us=NOW)
-    assert (Returned(deliveries=3, runs=Runs.span(0, 4)),) == after.returned
-    assert (row.leases[1],) == after.leases
 
 
 def test_release_of_a_part_with_a_delay_keeps_the_count_and_the_rest() -> None:

@@ -43,7 +43,11 @@ def marks_in(path: Path) -> set[str]:
 def names_in(path: Path) -> frozenset[str]:
     """The functions of a test module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 @pytest.mark.parametrize("one", ABLATIONS, ids=lambda one: f"{one.mark}: {one.rule}")

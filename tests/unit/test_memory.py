@@ -7,21 +7,18 @@ import subprocess
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cassieq_spark.errors import QueueNotFound, ReceiptExpired, SchemaMismatch
 from cassieq_spark.model.moments import us_of
 from cassieq_spark.store import portal, schema
-from cassieq_spark.store.statements import Kind
+from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.testing import ManualClock, MemoryClient, memory_client, wait_until
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.server import Server
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
-
-if TYPE_CHECKING:
-    from cassieq_spark.store.statements import Statement
 
 PROGRAM = """
 import warnings
@@ -117,16 +114,14 @@ def test_tasks_use_it_as_a_client_for_asyncio(cassieq_memory: MemoryClient) -> N
     assert [b"a", b"b"] == asyncio.run(work())
 
 
-def test_a_block_of_tasks_neither_connects_elsewhere_nor_ends_the_client(
+async def test_a_block_of_tasks_neither_connects_elsewhere_nor_ends_the_client(
     cassieq_memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CASSIEQ_PASSWORD", "of another cluster")
 
-    async def work() -> None:
-        async with cassieq_memory.for_tasks() as client:
-            await (await client.create_queue("orders")).put(b"a")
+    async with cassieq_memory.for_tasks() as client:
+        await (await client.create_queue("orders")).put(b"a")
 
-    asyncio.run(work())
     assert [b"a"] == [one.body for one in cassieq_memory.queue("orders").get()]
     with memory_client(beside=cassieq_memory) as other:
         assert ["orders"] == [one.name for one in other.queues()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import threading
 from pathlib import Path
 
@@ -57,17 +56,6 @@ def test_a_counter_only_grows() -> None:
 def test_two_counters_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two counters are named cas_applied_total"):
         metrics._counter("cas_applied_total", "Again.")
-
-
-def test_a_labelled_counter_counts_each_label_by_itself() -> None:
-    counter = LabelledCounter("tests_total", "Of this test.", label="letter")
-
-    counter.inc("a")
-    counter.inc("b", 2)
-    counter.inc("a", 3)
-
-    assert {"a": 4, "b": 2} == counter.values
-    assert 6 == counter.value
 
 
 def test_a_label_with_ever_new_texts_does_not_grow_for_ever(
@@ -137,14 +125,6 @@ def test_a_snapshot_has_every_counter_by_name_and_does_not_move() -> None:
     assert {**before, "cas_applied_total": before["cas_applied_total"] + 3} == after
     plain = [one.name for one in metrics.every_counter()]
     assert plain == [name for name in after if "{" not in name]
-
-
-@pytest.mark.parametrize("counter", metrics.every_counter(), ids=lambda counter: counter.name)
-def test_names_carry_their_unit_and_meanings_are_sentences(
-    counter: Counter | LabelledCounter,
-) -> None:
-    assert re.fullmatch(r"[a-z]+(_[a-z]+)*_total", counter.name)
-    assert re.fullmatch(r"[A-Z].+\.", counter.meaning)
 
 
 def test_every_declared_counter_is_counted_somewhere() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -33,9 +34,6 @@ from cassieq_spark.options.values import (
     size_bytes,
     whole,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,6 @@ from cassieq_spark.options import (
 from cassieq_spark.options.option import by_option
 from cassieq_spark.spark import foreach_batch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 HERE = {"contactPoints": "127.0.0.1", "queue": "orders"}
 ORDERS = QueueSelection(names=(queue_name("orders"),), is_one=True)
 CONNECTION = ConnectionOptions(
@@ -52,70 +50,37 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the parsed values
 
 
-def test_a_source_has_these_defaults() -> None:
-    assert SourceOptions(
-        connection=CONNECTION,
-        queues=ORDERS,
-        min_partitions=None,
-        max_messages_per_trigger=None,
-        max_bytes_per_trigger=None,
-        min_messages_per_trigger=None,
-        max_trigger_delay_s=900.0,
-        visibility_timeout_s=None,
-        consumer=None,
-        on_lease_lost="skip",
-        fail_on_data_loss=True,
-        max_batch_duration_s=3_600.0,
-        lag_interval_s=10.0,
-        ack_mode="commit",
-        min_priority=0,
-    ) == parse_source(HERE)
+IN_ANY_CASE = [
+    ("minpartitions", "8", "min_partitions", 8),
+    ("maxMessagesPerTrigger", "1000", "max_messages_per_trigger", 1_000),
+    ("MAXBYTESPERTRIGGER", "1m", "max_bytes_per_trigger", 1_048_576),
+    ("minmessagespertrigger", "100", "min_messages_per_trigger", 100),
+    ("maxtriggerdelay", "2m", "max_trigger_delay_s", 120.0),
+    ("laginterval", "5s", "lag_interval_s", 5.0),
+    ("ackmode", "MANUAL", "ack_mode", "manual"),
+    ("minpriority", "2", "min_priority", 2),
+    ("visibilitytimeout", "90s", "visibility_timeout_s", 90.0),
+    ("consumer", "billing", "consumer", "billing"),
+    ("onleaselost", "FAIL", "on_lease_lost", "fail"),
+    ("failondataloss", "False", "fail_on_data_loss", False),
+    ("maxbatchduration", "12h", "max_batch_duration_s", 43_200.0),
+]
+"""An option, its text, and the field and value that it becomes."""
 
 
 def test_a_source_takes_all_its_options_as_text_in_any_case() -> None:
-    given_ = {
-        "CONTACTPOINTS": "a:1,b:2",
-        "keyspace": "other",
-        "datacenter": "dc1",
-        "connecttimeout": "2.5",
-        "queue": "orders",
-        "minpartitions": "8",
-        "maxmessagespertrigger": "1000",
-        "maxbytespertrigger": "1m",
-        "minmessagespertrigger": "100",
-        "maxtriggerdelay": "2m",
-        "laginterval": "5s",
-        "ackmode": "MANUAL",
-        "minpriority": "2",
-        "visibilitytimeout": "90s",
-        "consumer": "billing",
-        "onleaselost": "FAIL",
-        "failondataloss": "False",
-        "maxbatchduration": "12h",
-    }
+    given = {"CONTACTPOINTS": "a:1,b:2", "keyspace": "other", "datacenter": "dc1"}
+    given |= {"connecttimeout": "2.5", "queue": "orders"}
+    given |= {name: text for name, text, _, _ in IN_ANY_CASE}
+    connection = ConnectionOptions(
+        contact_points=(("a", 1), ("b", 2)),
+        keyspace="other",
+        datacenter="dc1",
+        connect_timeout_s=2.5,
+    )
+    expected: dict[str, Any] = {field: value for _, _, field, value in IN_ANY_CASE}
 
-    assert SourceOptions(
-        connection=ConnectionOptions(
-            contact_points=(("a", 1), ("b", 2)),
-            keyspace="other",
-            datacenter="dc1",
-            connect_timeout_s=2.5,
-        ),
-        queues=ORDERS,
-        min_partitions=8,
-        max_messages_per_trigger=1_000,
-        max_bytes_per_trigger=1_048_576,
-        min_messages_per_trigger=100,
-        max_trigger_delay_s=120.0,
-        visibility_timeout_s=90.0,
-        consumer="billing",
-        on_lease_lost="fail",
-        fail_on_data_loss=False,
-        max_batch_duration_s=43_200.0,
-        lag_interval_s=5.0,
-        ack_mode="manual",
-        min_priority=2,
-    ) == parse_source(given_)
+    assert SourceOptions(connection=connection, queues=ORDERS, **expected) == parse_source(given)
 
 
 def test_a_batch_reader_has_these_options() -> None:
@@ -171,68 +136,24 @@ def test_an_argument_that_names_queues_counts_before_a_variable(
         parse_source(here)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"queues": "a,a"},
-        {"queues": "a,,b"},
-        {"queues": ""},
-        {"queues": "a b"},
-        {"queuePattern": "("},
-        {"queuePattern": ""},
-        {"queuePattern": "a{99999999999}"},
-    ],
-    ids=str,
-)
-def test_bad_names_of_queues_are_refused(bad: dict[str, str]) -> None:
-    [name] = bad
-    with pytest.raises(OptionInvalid, match=f"option '{name}' of the cassieq source is .* allowed"):
-        parse_source({"contactPoints": "127.0.0.1", **bad})
-
-
 def test_the_view_is_known_before_the_other_options_are_looked_at() -> None:
     assert ["messages", "leases"] == [parse_view({"x": 1}), parse_view({"x": 1, "VIEW": "leases"})]
 
 
-def test_a_sink_has_these_defaults() -> None:
+def test_a_sink_takes_all_its_options_as_text() -> None:
+    sizes = {"chunkMessages": "4096", "chunkBytes": "4k", "bucketBytes": "256M"}
+    more = {"sinkId": "s", "batchId": "0", "writesInFlight": "64"}
+
     assert SinkOptions(
         connection=CONNECTION,
         queue=queue_name("orders"),
-        sink_id=None,
-        batch_id=None,
-        chunk_messages=2_500,
-        chunk_bytes=262_144,
-        bucket_bytes=33_554_432,
-        writes_in_flight=8,
-    ) == parse_sink(HERE)
-
-
-def test_a_sink_takes_all_its_options_as_text() -> None:
-    options = parse_sink(
-        {
-            **HERE,
-            "sinkId": "s",
-            "batchId": "0",
-            "chunkMessages": "4096",
-            "chunkBytes": "4k",
-            "bucketBytes": "256M",
-            "writesInFlight": "64",
-        }
-    )
-
-    assert (
-        SinkOptions(
-            connection=CONNECTION,
-            queue=queue_name("orders"),
-            sink_id="s",
-            batch_id=0,
-            chunk_messages=4_096,
-            chunk_bytes=4_096,
-            bucket_bytes=268_435_456,
-            writes_in_flight=64,
-        )
-        == options
-    )
+        sink_id="s",
+        batch_id=0,
+        chunk_messages=4_096,
+        chunk_bytes=4_096,
+        bucket_bytes=268_435_456,
+        writes_in_flight=64,
+    ) == parse_sink({**HERE, **sizes, **more})
 
 
 def test_a_connection_needs_no_queue() -> None:
@@ -476,10 +397,3 @@ def test_the_spelling_makes_no_other_connection() -> None:
 
     assert (python, hash(python)) == (shell, hash(shell))
     assert Spelling.SHELL is pickle.loads(pickle.dumps(shell)).spelling  # noqa: S301 - our own
-
-
-@pytest.mark.parametrize("keyword", ["KeySpace", "Contact_Points"])
-def test_keywords_of_python_are_exact(keyword: str) -> None:
-    given: Any = {keyword: "a"}
-    with pytest.raises(OptionUnknown, match="Did you mean '"):
-        connect(**given)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from cassieq_spark.errors import PutAmbiguous
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.server.batches import Outgoing, check_any, put
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Fails:

@@ -46,12 +46,6 @@ def test_each_package_has_its_hashes_and_the_lock_names_no_index() -> None:
     assert "index" not in LOCK
 
 
-def test_groups_of_a_checkout_are_no_extras() -> None:
-    assert set() == {"bench", "dev", "docs", "test"} & set(
-        PROJECT["project"]["optional-dependencies"]
-    )
-
-
 def test_make_installs_every_extra() -> None:
     (extras,) = re.findall(
         r"^EXTRAS := (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE

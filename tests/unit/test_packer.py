@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -18,9 +19,6 @@ from cassieq_spark.spark import packer
 from cassieq_spark.spark.connector.packed import NO_CHUNK, packing
 from cassieq_spark.spark.lane_packer import LanePacker, Sorting
 from cassieq_spark.store import chunk as chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 KILO = 1024
 CHUNK_BYTES = 256 * KILO

@@ -25,8 +25,6 @@ INSIDE = re.compile(
     r"|\btest_\w+|\btests/\w+"
 )
 SAMPLE = re.compile(r"^```python.*?^```", re.DOTALL | re.MULTILINE)
-MOST_WORDS = 1_200
-"""A guide with a page of its own for why things are so says what to do, and is soon read."""
 
 
 def inside_words(text: str) -> list[str]:
@@ -47,18 +45,3 @@ def test_a_public_docstring_has_no_mark_and_names_no_test(name: str) -> None:
     texts = {name: inspect.getdoc(shown)}
     texts |= {one: inspect.getdoc(getattr(shown, one, None)) for one in members}
     assert {} == {one: words for one, text in texts.items() if (words := inside_words(text or ""))}
-
-
-def test_marks_and_tests_are_noticed() -> None:
-    assert ["[T1]", "(I1)", "test_it", "[P18, R21]", "(I2, I7)", "tests/node"] == inside_words(
-        "[T1] holds (I1), see test_it and [P18, R21], or (I2, I7) in tests/node; S3 is no mark"
-    )
-
-
-@pytest.mark.parametrize(
-    "why", sorted((ROOT / "docs" / "guides").glob("*-why.md")), ids=lambda page: page.stem
-)
-def test_what_to_do_is_soon_read_where_the_why_has_a_page_of_its_own(why: Path) -> None:
-    guide = why.with_name(why.name.replace("-why", ""))
-    words = len(guide.read_text("utf-8").split())
-    assert words <= MOST_WORDS, f"{guide.name} has {words} words"

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from cassieq_spark.errors import UsageError
 from cassieq_spark.log import event
 from cassieq_spark.store import caller, portal
 from cassieq_spark.testing import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 async def thread_name() -> str:

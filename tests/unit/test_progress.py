@@ -78,7 +78,7 @@ def test_lanes_side_by_side_are_told_one_at_a_time_and_lose_no_bucket() -> None:
     assert (800, 800) == (seen[-1].buckets_done, seen[-1].buckets)
 
 
-def test_a_caller_of_another_event_loop_is_told_one_at_a_time_too() -> None:
+async def test_a_caller_of_another_event_loop_is_told_one_at_a_time_too() -> None:
     """Its function runs in threads, so each call waits here for a second one to come in."""
     inside, is_second = threading.Lock(), threading.Event()
     shares: list[float] = []
@@ -102,10 +102,8 @@ def test_a_caller_of_another_event_loop_is_told_one_at_a_time_too() -> None:
         await tracker.begin("orders", 4)
         await asyncio.gather(*(lane() for _ in range(4)))
 
-    async def main() -> None:
-        await portal.asked(work())
+    await portal.asked(work())
 
-    asyncio.run(main())
     assert not is_second.is_set(), "two callbacks at once"
     assert sorted(shares) == shares
     assert 1.0 == shares[-1]

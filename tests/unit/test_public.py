@@ -9,9 +9,10 @@ import subprocess
 import sys
 import textwrap
 import typing
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ import cassieq_spark
 from cassieq_spark import testing
 from tests.fixtures.public import MODULES, OFFERING, is_alias, offered
 from tests.unit.test_annotations import members
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 API = ROOT / "docs" / "reference" / "api.md"
@@ -115,24 +113,6 @@ def test_the_samples_are_found() -> None:
     assert len(found) > 15
     for page in ("README.md", "docs/getting-started.md", "docs/guides/sink.md"):
         assert [one for one in found if one.startswith(page)], page
-
-
-def test_an_import_of_a_private_module_is_noticed() -> None:
-    code = """
-    import cassieq_spark as cassieq, cassieq_spark.errors, cassieq_spark.store
-    from cassieq_spark import connect, settle
-    from cassieq_spark.client import Client
-    from cassieq_spark.errors import StoreError
-    from cassieq_spark.spark import boundary, register
-    cassieq.connect, cassieq.register, cassieq_spark.__version__, cassieq_spark.spark.api
-    """
-    assert [
-        "cassieq_spark.store",
-        "cassieq_spark.settle",
-        "cassieq_spark.client.Client",
-        "cassieq_spark.spark.boundary",
-        "cassieq_spark.register",
-    ] == private_imports(textwrap.dedent(code))
 
 
 # --- what public signatures name can be imported --------------------------------------------------

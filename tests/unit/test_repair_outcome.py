@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from cassieq_spark.metrics import NODE_CLOCKS_WRONG, OF_PASSES
 from cassieq_spark.repair import outcome
 from cassieq_spark.repair.report import Finding, QueueRepair, RepairReport, VerifyReport
 from cassieq_spark.store.node_clocks import warn_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOUND = Finding(queue="orders", kind="row_corrupt", bucket=7, what="it cannot be read")
 

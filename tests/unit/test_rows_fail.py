@@ -6,7 +6,8 @@ import asyncio
 import gc
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,9 +23,6 @@ from cassieq_spark.store.rows import Port, Rows
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.testing import ManualClock
 from tests.unit.test_session import OPTIONS, Paging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LANE = LaneId(UUID(int=7))
 KEY = (LANE, BucketNo(0))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import simpy
 
-from bench.scale import analytic, cluster_run, loops
-from bench.scale.model import Client, Cluster, Host, Log, Pipe, Row, as_it_is, exponential
+from bench.scale import analytic, cluster_run
+from bench.scale.model import Client, Cluster, Host, Log, Row, as_it_is, exponential
 from bench.scale.parameters import KIND_OF, Cost, Hardware, Kind, Parameters
 from bench.scale.programs import Lane, Program, Tally
 from bench.scale.recipes import DROP, Use
@@ -19,8 +19,6 @@ from cassieq_spark.entropy import generator
 from cassieq_spark.store.statements import every_statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bench.scale.model import Steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,16 +73,6 @@ def test_one_core_waits_as_the_formula_says(draw: Callable[[float], float], fact
     expected = service_s + factor * service_s * rho / (1 - rho)
     assert expected == pytest.approx(sum(waits) / count, rel=0.08)
     assert rho == pytest.approx(host.busy_s / env.now, rel=0.03)
-
-
-def test_a_pipe_sends_one_after_the_other_and_counts_all_bytes() -> None:
-    env = simpy.Environment()
-    pipe = Pipe(env, 100.0)
-    for _ in range(5):
-        env.process(pipe.send(20.0))
-    env.run()
-
-    assert (1.0, 100.0, 1.0) == (env.now, pipe.sent_bytes, pipe.busy_s)
 
 
 def test_an_fsync_takes_all_that_waits_and_nobody_is_answered_before_one() -> None:
@@ -221,16 +209,6 @@ def test_what_is_too_much_keeps_all_cores_busy_and_no_more_than_that() -> None:
     assert one.backlog > 0.2
 
 
-def test_the_same_seed_says_the_same_and_another_one_does_not() -> None:
-    loop = loops.Loop(work="drain", clients=3, calls=6, at_once=100)
-
-    def said(seed: int) -> dict[str, float]:
-        return loops.predict(loop, PARAMETERS, nodes=3, seed=seed)
-
-    assert said(1) == said(1)
-    assert said(1) != said(2)
-
-
 # --- plans ----------------------------------------------------------------------------------------
 
 ROWS = analytic.Rows(
@@ -249,20 +227,6 @@ def test_twice_the_load_takes_twice_the_nodes_and_nothing_is_busier_than_asked()
         assert max(one.shares.values()) <= 0.5 + 1e-9
         assert one.first.per_s == min(limit.per_s for limit in one.limits)
         assert one.first.per_s >= 2 * one.per_s * (1 - 1e-9)
-
-
-def test_what_no_cluster_of_a_thousand_nodes_can_do_has_no_plan() -> None:
-    alone = Use(name="alone", group=1, bucket=1)
-
-    assert analytic.plan(alone, PARAMETERS, ROWS, per_s=1e7) is None
-
-
-def test_larger_groups_cost_fewer_lwts_and_bulk_the_fewest() -> None:
-    alone = Use(name="alone", group=1, bucket=1)
-
-    assert 5 == alone.lwts
-    assert alone.lwts > HUNDREDS.lwts > BULK.lwts
-    assert BULK.lwts * BULK.bucket < 7
 
 
 @pytest.mark.parametrize(("side", "group"), [("one", 1), ("hundred", 100)])
@@ -304,11 +268,3 @@ def test_each_statement_of_the_package_has_a_kind() -> None:
     assert {one.name for one in every_statement()} <= KIND_OF.keys()
     assert Kind.LWT is KIND_OF["reserve"]
     assert Kind.CHUNK_WRITE is KIND_OF["write_message"]
-
-
-def test_faster_cores_take_more_and_a_longer_round_trip_makes_lwts_longer() -> None:
-    fast = PARAMETERS.on(speed=2.0)
-    far = PARAMETERS.on(rtt_s=5e-3)
-
-    assert fast.lwt_s() < PARAMETERS.lwt_s() < far.lwt_s()
-    assert replace(PARAMETERS, contention=3.0).lwt_s() == PARAMETERS.lwt_s()

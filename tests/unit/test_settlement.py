@@ -6,7 +6,6 @@ See docs/design/settle.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -21,6 +20,7 @@ from cassieq_spark.model.ids import EMPTY, Runs
 from cassieq_spark.model.settlement import (
     Ack,
     Action,
+    Asked,
     Extend,
     Judged,
     Reject,
@@ -30,9 +30,6 @@ from cassieq_spark.model.settlement import (
 )
 from cassieq_spark.store.tables.claims import decode_dead, encode_dead
 from tests.fixtures.rows import TEN, ids, sealed
-
-if TYPE_CHECKING:
-    from cassieq_spark.model.settlement import Asked
 
 NOW = 1_700_000_000_000_000
 ONE, TWO, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -99,16 +96,6 @@ def test_the_last_ack_drains_but_not_while_something_is_to_be_moved() -> None:
     assert Status.SEALED is carried_out(row, {ONE: some}).status
 
 
-def test_what_is_released_with_a_delay_waits_for_it() -> None:
-    row = sealed(leases=(lease(ONE, TEN, count=3),))
-
-    after = carried_out(row, {ONE: {Release(due_us=NOW + 5_000_000): TEN}})
-
-    (group,) = after.delayed
-    assert (3, TEN, ()) == (group.deliveries, group.runs, after.leases)
-    assert NOW + 5_000_000 <= group.due_us
-
-
 def test_r14_what_is_rejected_joins_no_set_that_is_closed() -> None:
     """Its mover may have read that one already."""
     old = DeadSet(set_id=UUID(int=5), runs=Runs.span(9, 9), deliveries=1, reason="no such order")
@@ -132,13 +119,6 @@ def test_all_parts_of_a_delivery_that_was_extended_in_part_are_its_own() -> None
     row = sealed(leases=parts)
 
     assert () == carried_out(row, {ONE: {REJECT: TEN}}).leases
-
-
-@pytest.mark.invariant("I3")
-def test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_settles() -> None:
-    row = sealed(leases=(lease(ONE, TEN, until_us=NOW - 10**9),))
-
-    assert {ACK: {ONE: TEN}} == rules.judge(row, {ONE: {ACK: TEN}}).held
 
 
 @pytest.mark.invariant("I3")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -14,14 +15,9 @@ from cassieq_spark.errors import QueueDeleted, StoreTimeout
 from cassieq_spark.model.ids import BucketNo, LaneId
 from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.model.receipt import Receipt
-from cassieq_spark.queue.message import Delivery
-from cassieq_spark.queue.shelf import Held, Shelf, doors
+from cassieq_spark.queue.shelf import Answer, Held, Shelf, doors
 from cassieq_spark.testing import ManualClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.queue.shelf import Answer
+from tests.unit.test_annotations import DELIVERY
 
 LANE = LaneId(UUID(int=1))
 
@@ -46,16 +42,8 @@ class World:
         until_us = self.clock.now_us() + 30_000_000
         return [
             Held(
-                Delivery(
-                    message_id=str(number),
-                    id=number,
-                    body=b"",
-                    tag=None,
-                    delivery_count=1,
-                    enqueued_at=time_of(0),
-                    visible_until=time_of(until_us),
-                    lane=LANE,
-                    _proof=receipt_of(number),
+                replace(
+                    DELIVERY, id=number, visible_until=time_of(until_us), _proof=receipt_of(number)
                 ),
                 receipt_of(number),
                 until_us,

@@ -28,15 +28,12 @@ async def doubled(number: int) -> int:
     return number * 2
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    async def main() -> None:
-        assert [number * 2 for number in range(100)] == await works().map(doubled, range(100))
-        assert [] == await works().map(doubled, [])
-
-    run(main())
+async def test_results_come_in_the_order_of_the_items() -> None:
+    assert [number * 2 for number in range(100)] == await works().map(doubled, range(100))
+    assert [] == await works().map(doubled, [])
 
 
-def test_no_more_than_sixteen_that_get_on_are_under_way_at_once() -> None:
+async def test_no_more_than_sixteen_that_get_on_are_under_way_at_once() -> None:
     now, most = 0, 0
 
     async def work(number: int) -> None:
@@ -46,57 +43,51 @@ def test_no_more_than_sixteen_that_get_on_are_under_way_at_once() -> None:
         await asyncio.sleep(0.001 * (number % 3))
         now -= 1
 
-    async def main() -> None:
-        await works().map(work, range(400))
+    await works().map(work, range(400))
 
-    run(main())
     assert WIDTH == most
 
 
-def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
+async def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     """A call that asks for one place after the other takes none from a call that waits."""
     order: list[str] = []
 
-    async def main() -> None:
-        places = Places(1, CLOCK)
-        held = await places.take(None)
+    places = Places(1, CLOCK)
+    held = await places.take(None)
 
-        async def one_item() -> None:
-            mine = await places.take(None)
-            order.append("waited")
-            places.leave(mine)
+    async def one_item() -> None:
+        mine = await places.take(None)
+        order.append("waited")
+        places.leave(mine)
 
-        other = asyncio.create_task(one_item())
-        await asyncio.sleep(0)
-        places.leave(held)
-        held = await places.take(None)
-        order.append("came later")
-        places.leave(held)
-        await other
+    other = asyncio.create_task(one_item())
+    await asyncio.sleep(0)
+    places.leave(held)
+    held = await places.take(None)
+    order.append("came later")
+    places.leave(held)
+    await other
 
-    run(main())
     assert ["waited", "came later"] == order
 
 
-def test_accounts_get_places_in_turn() -> None:
+async def test_accounts_get_places_in_turn() -> None:
     """An account with many items costs another one turn for each of its items."""
     order: list[str] = []
 
-    async def main() -> None:
-        places = Places(1, CLOCK)
-        held = await places.take("a")
+    places = Places(1, CLOCK)
+    held = await places.take("a")
 
-        async def one_item(account: str) -> None:
-            mine = await places.take(account)
-            order.append(account)
-            places.leave(mine)
+    async def one_item(account: str) -> None:
+        mine = await places.take(account)
+        order.append(account)
+        places.leave(mine)
 
-        tasks = [asyncio.create_task(one_item(account)) for account in "aaaabb"]
-        await asyncio.sleep(0)
-        places.leave(held)
-        await asyncio.gather(*tasks)
+    tasks = [asyncio.create_task(one_item(account)) for account in "aaaabb"]
+    await asyncio.sleep(0)
+    places.leave(held)
+    await asyncio.gather(*tasks)
 
-    run(main())
     assert "ababaa" == "".join(order)
 
 
@@ -120,28 +111,26 @@ def test_an_item_may_begin_inner_ones_however_many_items_there_are() -> None:
 
 
 @pytest.mark.invariant("I10")
-def test_t5_items_that_stand_still_give_their_places_to_others() -> None:
+async def test_t5_items_that_stand_still_give_their_places_to_others() -> None:
     done: list[int] = []
 
-    async def main() -> None:
-        one, goes_on = works(), asyncio.Event()
+    one, goes_on = works(), asyncio.Event()
 
-        async def work(number: int) -> None:
-            if number < 2 * WIDTH:
-                await goes_on.wait()
-            done.append(number)
+    async def work(number: int) -> None:
+        if number < 2 * WIDTH:
+            await goes_on.wait()
+        done.append(number)
 
-        flights = [one.begin(work, number) for number in range(2 * WIDTH + 5)]
-        while len(done) < 5:
-            await asyncio.sleep(0.01)
-        goes_on.set()
-        await asyncio.gather(*flights)
+    flights = [one.begin(work, number) for number in range(2 * WIDTH + 5)]
+    while len(done) < 5:
+        await asyncio.sleep(0.01)
+    goes_on.set()
+    await asyncio.gather(*flights)
 
-    run(main())
     assert list(range(2 * WIDTH + 5)) == sorted(done)
 
 
-def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended() -> None:
+async def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended() -> None:
     begun: list[int] = []
     under_way = 0
 
@@ -153,66 +142,56 @@ def test_after_an_error_of_map_nothing_more_is_begun_and_what_was_has_ended() ->
         under_way -= 1
         raise StoreTimeout(f"number {number}")
 
-    async def main() -> None:
-        with pytest.raises(StoreTimeout, match="number 0"):
-            await works().map(work, range(10_000))
+    with pytest.raises(StoreTimeout, match="number 0"):
+        await works().map(work, range(10_000))
 
-    run(main())
     assert len(begun) < 10_000
     assert 0 == under_way
 
 
 @pytest.mark.invariant("I10")
-def test_t5_an_error_of_each_is_its_items_own() -> None:
+async def test_t5_an_error_of_each_is_its_items_own() -> None:
     async def work(number: int) -> int:
         if number % 7 == 0:
             raise StoreTimeout(f"number {number}")
         return number
 
-    async def main() -> None:
-        results = await works().each(work, range(100))
-        ended = [one for one in results if type(one) is int]
-        assert [one for one in range(100) if one % 7] == ended
-        assert 15 == sum(isinstance(one, StoreTimeout) for one in results)
-
-    run(main())
+    results = await works().each(work, range(100))
+    ended = [one for one in results if type(one) is int]
+    assert [one for one in range(100) if one % 7] == ended
+    assert 15 == sum(isinstance(one, StoreTimeout) for one in results)
 
 
-def test_what_is_begun_has_the_patience_of_who_began_it() -> None:
+async def test_what_is_begun_has_the_patience_of_who_began_it() -> None:
     async def left(now: float) -> float:
         return present().left_s(now)
 
-    async def main() -> None:
-        one = works()
-        with limited(100.0, 7.0):
-            assert [7.0, 5.0] == await one.map(left, [0.0, 95.0])
-            with limited(200.0, 3.0):
-                begun = one.begin(left, 0.0)
-            assert 3.0 == await begun
-        with limited(100.0, 3.0):
-            assert LEAST_S == await left(150.0)
-        assert float("inf") == await left(0.0)
-
-    run(main())
+    one = works()
+    with limited(100.0, 7.0):
+        assert [7.0, 5.0] == await one.map(left, [0.0, 95.0])
+        with limited(200.0, 3.0):
+            begun = one.begin(left, 0.0)
+        assert 3.0 == await begun
+    with limited(100.0, 3.0):
+        assert LEAST_S == await left(150.0)
+    assert float("inf") == await left(0.0)
 
 
-def test_closing_waits_for_what_had_no_place_yet() -> None:
+async def test_closing_waits_for_what_had_no_place_yet() -> None:
     done: list[int] = []
 
-    async def main() -> None:
-        one, goes_on = works(), asyncio.Event()
+    one, goes_on = works(), asyncio.Event()
 
-        async def work(number: int) -> None:
-            await goes_on.wait()
-            done.append(number)
+    async def work(number: int) -> None:
+        await goes_on.wait()
+        done.append(number)
 
-        for number in range(WIDTH + 4):
-            one.begin(work, number)
-        closing = asyncio.create_task(one.close())
-        await asyncio.sleep(0.01)
-        assert not closing.done()
-        goes_on.set()
-        await closing
+    for number in range(WIDTH + 4):
+        one.begin(work, number)
+    closing = asyncio.create_task(one.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    goes_on.set()
+    await closing
 
-    run(main())
     assert WIDTH + 4 == len(done)

@@ -24,7 +24,6 @@ KEY = "CQAKABCDEFGHIJKLMNOP"
 SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEYab"  # noqa: S105 - made up
 OTHER = Secret("another")
 HOST = "127.0.0.1:8080"
-EMPTY = hashlib.sha256(b"").hexdigest()
 
 
 def signed(
@@ -143,14 +142,6 @@ def test_a_change_of_any_signed_part_is_refused(what: str, presigned_for_s: int 
     )
     assert is_accepted(request)
     assert not is_accepted(ALTERED[what](request))
-
-
-@given(st.integers(0, 63))
-def test_each_digit_of_the_signature_counts(at: int) -> None:
-    claim = claim_of(signed(), now_us=now_us())
-    digit = "0" if claim.signature[at] != "0" else "1"
-    altered = claim.signature[:at] + digit + claim.signature[at + 1 :]
-    assert not replace(claim, signature=altered).is_proved_by(Secret(SECRET))
 
 
 @pytest.mark.parametrize("off_s", [-SKEW_S - 3, SKEW_S + 3])
@@ -278,32 +269,6 @@ def test_a_header_that_comes_twice_is_signed_in_its_order() -> None:
     assert "zeta:b c,a\n" == signature.canonical_headers(request, ["zeta"])
 
 
-def test_the_example_of_the_aws_documents() -> None:
-    """Amazon's worked example of a signing key, of IAM's ListUsers in 2015."""
-    request = SignedRequest(
-        method="GET",
-        raw_path="/",
-        query_string="Action=ListUsers&Version=2010-05-08",
-        headers=(
-            ("Content-Type", "application/x-www-form-urlencoded; charset=utf-8"),
-            ("Host", "iam.amazonaws.com"),
-            ("X-Amz-Date", "20150830T123600Z"),
-        ),
-        body_sha256=EMPTY,
-    )
-    names = ["content-type", "host", "x-amz-date"]
-    query, _ = signature.canonical_queries(request.query_string)
-    headers = signature.canonical_headers(request, names)
-    text = f"GET\n/\n{query}\n{headers}\n{';'.join(names)}\n{EMPTY}"
-    scope = "20150830/us-east-1/iam/aws4_request"
-    to_sign = signature.string_to_sign(text, when="20150830T123600Z", scope=scope)
-    assert to_sign.endswith("f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59")
-    assert (
-        "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
-        == signature.signature("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope, to_sign)
-    )
-
-
 latin = st.text(st.characters(max_codepoint=255), max_size=40)
 odd_values = latin | st.sampled_from(
     ["AWS4-HMAC-SHA256 Credential=a/20260101/r/sqs/aws4_request, SignedHeaders=host, Signature=b"]
@@ -351,7 +316,3 @@ def test_no_presigned_parameter_raises_anything_but_a_named_error(at: int, value
     else:
         is_same = altered.query_string == request.query_string
         assert is_same or not claim.is_proved_by(Secret(SECRET))
-
-
-def test_services_that_sign_otherwise_are_not_among_ours() -> None:
-    assert "s3" not in signature.SERVICES

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+import pytest
 
 from cassieq_spark.server.sqs import attributes
-
-if TYPE_CHECKING:
-    import pytest
-
-    from cassieq_spark.server.sqs.call import Call
+from cassieq_spark.server.sqs.call import Call
 
 NO_CALL = cast("Call", None)
 

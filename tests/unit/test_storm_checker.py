@@ -63,13 +63,7 @@ def calm(at: float, classes: dict[str, int], in_order: list[str]) -> Line:
 
 
 def ack(
-    at: float,
-    key: str,
-    n: int = 1,
-    *,
-    says: str | None = "acked",
-    id_: int = 7,
-    queue: str = Q,
+    at: float, key: str, n: int = 1, *, says: str | None = "acked", id_: int = 7, queue: str = Q
 ) -> list[Line]:
     """An ack of one delivery; ``says`` None: it was not answered."""
     op = f"ack.{queue}.{id_}.{n}.{at}"
@@ -136,57 +130,43 @@ def sink_rows(*numbers: int) -> list[Line]:
     return lines
 
 
+PUT, GOT, ACKED = put(0, "m"), got(2, "m"), ack(3, "m")
+"""What most histories begin with."""
+
 CLEAN: dict[str, list[Line]] = {
-    "put, got, acked": [*put(0, "m"), got(2, "m"), *ack(3, "m")],
+    "put, got, acked": [*PUT, GOT, *ACKED],
     "put unheard, never seen": put(0, "m", says=None),
-    "put ambiguous, seen": [*put(0, "m", says="unknown"), got(2, "m"), *ack(3, "m")],
+    "put ambiguous, seen": [*put(0, "m", says="unknown"), GOT, *ACKED],
     "put refused, never seen": put(0, "m", says="refused"),
     "a shared key is refused to one": [
         *put(0, "m", shared=True, says="refused"),
         *put(0.5, "m", shared=True),
         *put(0.7, "m", shared=True),
-        got(2, "m"),
-        *ack(3, "m"),
+        GOT,
+        *ACKED,
     ],
-    "ack unanswered, gone": [*put(0, "m"), got(2, "m"), *ack(3, "m", says=None)],
-    "ack unanswered, back": [
-        *put(0, "m"),
-        got(2, "m"),
-        *ack(3, "m", says=None),
-        got(6, "m", 2),
-        *ack(7, "m", 2),
-    ],
+    "ack unanswered, gone": [*PUT, GOT, *ack(3, "m", says=None)],
+    "ack unanswered, back": [*PUT, GOT, *ack(3, "m", says=None), got(6, "m", 2), *ack(7, "m", 2)],
     "stale, and acked by the next": [
-        *put(0, "m"),
-        got(2, "m"),
+        *PUT,
+        GOT,
         got(6, "m", 2, who="b"),
         *ack(6.5, "m", says="stale"),
         *ack(7, "m", 2),
     ],
-    "forgotten, back after its lease": [
-        *put(0, "m"),
-        got(2, "m"),
-        got(4.6, "m", 2),
-        *ack(5, "m", 2),
-    ],
-    "given back, got at once": [
-        *put(0, "m"),
-        got(2, "m"),
-        gives(2.1, "m"),
-        got(2.2, "m", 2),
-        *ack(3, "m", 2),
-    ],
+    "forgotten, back after its lease": [*PUT, GOT, got(4.6, "m", 2), *ack(5, "m", 2)],
+    "given back, got at once": [*PUT, GOT, gives(2.1, "m"), got(2.2, "m", 2), *ack(3, "m", 2)],
     "shortened, not known whether": [
-        *put(0, "m"),
+        *PUT,
         got(2, "m", hold=60),
         *extend(3, "m", 1, is_heard=False),
         got(5, "m", 2),
         *ack(6, "m", 2),
     ],
-    "a delivery that nobody saw": [*put(0, "m"), got(2, "m"), got(9, "m", 3), *ack(10, "m", 3)],
+    "a delivery that nobody saw": [*PUT, GOT, got(9, "m", 3), *ack(10, "m", 3)],
     "dead, and acked as a letter": [
-        *put(0, "m"),
-        got(2, "m"),
+        *PUT,
+        GOT,
         got(9, "m", queue=DEAD, id_=1),
         *ack(10, "m", queue=DEAD, id_=1),
     ],
@@ -198,16 +178,16 @@ CLEAN: dict[str, list[Line]] = {
         *ack(201, "m", queue=DEAD),
     ],
     "delayed": [*put(0, "m", delay=3), got(3.5, "m"), *ack(4, "m")],
-    "cancelled": [*put(0, "m"), *cancel(1, "m")],
-    "cancelled, unheard": [*put(0, "m"), *cancel(1, "m", says=None)],
-    "cancelled too late": [*put(0, "m"), got(2, "m"), *cancel(1, "m", says=False), *ack(3, "m")],
+    "cancelled": [*PUT, *cancel(1, "m")],
+    "cancelled, unheard": [*PUT, *cancel(1, "m", says=None)],
+    "cancelled too late": [*PUT, GOT, *cancel(1, "m", says=False), *ACKED],
     "put for much later, and got by a clock that is ahead": [
         *far(0, "m"),
         got(9, "m", who="runner"),
         *ack(10, "m"),
     ],
     "a batch, replayed after a kill": [
-        *put(0, "m"),
+        *PUT,
         leased(1),
         rows(2, "m"),
         leased(8),
@@ -216,7 +196,7 @@ CLEAN: dict[str, list[Line]] = {
         settled(10, 1),
     ],
     "a batch was acked late, and one of its rows is back": [
-        *put(0, "m"),
+        *PUT,
         leased(1),
         rows(2, "m"),
         done(2.1),
@@ -226,7 +206,7 @@ CLEAN: dict[str, list[Line]] = {
         *ack(10, "m", 2),
     ],
     "a replay that has lost a lease": [
-        *put(0, "m"),
+        *PUT,
         *put(0, "n"),
         leased(1),
         rows(2, "m", "n"),
@@ -255,48 +235,31 @@ def test_a_history_in_which_all_promises_hold_is_found_clean(case: str) -> None:
 
 
 RED: dict[str, tuple[str, list[Line]]] = {
-    "never seen": ("lost", put(0, "m")),
-    "seen, never acked": ("lost", [*put(0, "m"), got(2, "m")]),
-    "only a stale ack": ("lost", [*put(0, "m"), got(2, "m"), *ack(3, "m", says="stale")]),
+    "never seen": ("lost", PUT),
+    "seen, never acked": ("lost", [*PUT, GOT]),
+    "only a stale ack": ("lost", [*PUT, GOT, *ack(3, "m", says="stale")]),
     "said to be acked before, and nobody did": (
         "lost",
-        [*put(0, "m"), got(2, "m"), *ack(3, "m", says="already_acked")],
+        [*PUT, GOT, *ack(3, "m", says="already_acked")],
     ),
-    "in a batch whose call never returned": ("lost", [*put(0, "m"), leased(1), rows(2, "m")]),
+    "in a batch whose call never returned": ("lost", [*PUT, leased(1), rows(2, "m")]),
     "a row of a committed batch": (
         "lost",
         [got(1, "k:0", id_=0), *ack(2, "k:0", id_=0), sink([0])],
     ),
-    "acked and seen again": (
-        "resurrected",
-        [*put(0, "m"), got(2, "m"), *ack(3, "m"), got(9, "m", 2), *ack(10, "m", 2)],
-    ),
+    "acked and seen again": ("resurrected", [*PUT, GOT, *ACKED, got(9, "m", 2), *ack(10, "m", 2)]),
     "acked and a dead letter": (
         "resurrected",
-        [
-            *put(0, "m"),
-            got(2, "m"),
-            *ack(3, "m"),
-            got(9, "m", queue=DEAD, id_=1),
-            *ack(10, "m", queue=DEAD, id_=1),
-        ],
+        [*PUT, GOT, *ACKED, got(9, "m", queue=DEAD, id_=1), *ack(10, "m", queue=DEAD, id_=1)],
     ),
     "a batch was acked, and one of its rows is back": (
         "resurrected",
-        [
-            *put(0, "m"),
-            leased(1),
-            rows(2, "m"),
-            done(2.1),
-            settled(3, 1),
-            got(9, "m", 2),
-            *ack(10, "m", 2),
-        ],
+        [*PUT, leased(1), rows(2, "m"), done(2.1), settled(3, 1), got(9, "m", 2), *ack(10, "m", 2)],
     ),
     "a batch was acked late elsewhere, and one of its rows is back": (
         "resurrected",
         [
-            *put(0, "m"),
+            *PUT,
             leased(1),
             rows(2, "m"),
             done(2.1),
@@ -306,40 +269,28 @@ RED: dict[str, tuple[str, list[Line]]] = {
             *ack(10, "m", 2),
         ],
     ),
-    "cancelled and delivered": (
-        "resurrected",
-        [*put(0, "m"), *cancel(1, "m"), got(2, "m"), *ack(3, "m")],
-    ),
-    "too late to cancel, and nobody has it": ("lost", [*put(0, "m"), *cancel(1, "m", says=False)]),
+    "cancelled and delivered": ("resurrected", [*PUT, *cancel(1, "m"), GOT, *ACKED]),
+    "too late to cancel, and nobody has it": ("lost", [*PUT, *cancel(1, "m", says=False)]),
     "put for much later, and got at once": (
         "unexpected",
         [*far(0, "m"), got(9, "m"), *ack(10, "m")],
     ),
-    "the same delivery twice": (
-        "two_leases",
-        [*put(0, "m"), got(2, "m"), got(9, "m", who="b"), *ack(10, "m")],
-    ),
+    "the same delivery twice": ("two_leases", [*PUT, GOT, got(9, "m", who="b"), *ack(10, "m")]),
     "the next one too early": (
         "two_leases",
-        [*put(0, "m"), got(2, "m"), got(4.4, "m", 2, who="b"), *ack(5, "m", 2)],
+        [*PUT, GOT, got(4.4, "m", 2, who="b"), *ack(5, "m", 2)],
     ),
     "an extended one taken": (
         "two_leases",
-        [*put(0, "m"), got(2, "m"), *extend(3, "m", 60), got(9, "m", 2), *ack(10, "m", 2)],
+        [*PUT, GOT, *extend(3, "m", 60), got(9, "m", 2), *ack(10, "m", 2)],
     ),
     "from under a batch": (
         "two_leases",
-        [
-            *put(0, "m"),
-            leased(1),
-            rows(2, "m"),
-            got(3.9, "m", 2),
-            *ack(5, "m", 2),
-        ],
+        [*PUT, leased(1), rows(2, "m"), got(3.9, "m", 2), *ack(5, "m", 2)],
     ),
     "a batch took what a consumer held": (
         "two_leases",
-        [*put(0, "m"), got(2, "m", 1, hold=60), leased(4), rows(5, "m"), done(6)],
+        [*PUT, got(2, "m", 1, hold=60), leased(4), rows(5, "m"), done(6)],
     ),
     "a torn batch": ("batch", [*sink_rows(0, 1, 2), sink([0])]),
     "a batch that is there twice": (
@@ -349,7 +300,7 @@ RED: dict[str, tuple[str, list[Line]]] = {
     "a replay with another row": (
         "batch",
         [
-            *put(0, "m"),
+            *PUT,
             *put(0, "n"),
             leased(1),
             rows(2, "m"),
@@ -360,36 +311,27 @@ RED: dict[str, tuple[str, list[Line]]] = {
     ),
     "another body under the same id": (
         "batch",
-        [*put(0, "m"), *put(0, "n"), leased(1), rows(2, "m"), done(2.1), rows(3, "n"), done(3.1)],
+        [*PUT, *put(0, "n"), leased(1), rows(2, "m"), done(2.1), rows(3, "n"), done(3.1)],
     ),
     "fewer rows within a run": (
         "batch",
-        [*put(0, "m"), *put(0, "n"), leased(1), rows(2, "m", "n"), done(3), rows(4, "m"), done(5)],
+        [*PUT, *put(0, "n"), leased(1), rows(2, "m", "n"), done(3), rows(4, "m"), done(5)],
     ),
-    "nobody put it": ("unexpected", [got(2, "m"), *ack(3, "m")]),
-    "refused and there": (
-        "unexpected",
-        [*put(0, "m", says="refused"), got(2, "m"), *ack(3, "m")],
-    ),
-    "stored twice": (
-        "unexpected",
-        [*put(0, "m"), got(2, "m"), *ack(3, "m"), got(2, "m", id_=8), *ack(3, "m", id_=8)],
-    ),
+    "nobody put it": ("unexpected", [GOT, *ACKED]),
+    "refused and there": ("unexpected", [*put(0, "m", says="refused"), GOT, *ACKED]),
+    "stored twice": ("unexpected", [*PUT, GOT, *ACKED, got(2, "m", id_=8), *ack(3, "m", id_=8)]),
     "a key of two producers is stored twice": (
         "unexpected",
         [
             *put(0, "m", shared=True),
             *put(0.5, "m", shared=True),
-            got(2, "m"),
-            *ack(3, "m"),
+            GOT,
+            *ACKED,
             got(2, "m", id_=8),
             *ack(3, "m", id_=8),
         ],
     ),
-    "before its delay is over": (
-        "unexpected",
-        [*put(0, "m", delay=3), got(2.9, "m"), *ack(3, "m")],
-    ),
+    "before its delay is over": ("unexpected", [*put(0, "m", delay=3), got(2.9, "m"), *ACKED]),
     "after its time to live": (
         "expired",
         [*put(0, "m", delay=3, ttl=5), got(85, "m"), *ack(86, "m")],
@@ -398,19 +340,13 @@ RED: dict[str, tuple[str, list[Line]]] = {
         "lost",
         [*put(0, "m", ttl=50), *put(0, "n"), got(6, "n"), *ack(7, "n")],
     ),
-    "a sink's row before it is due": (
-        "unexpected",
-        [scheduling(0), *sink_rows(0, 1), sink([0])],
-    ),
-    "a low class came first": (
-        "order",
-        [calm(1, {"low": 0, "high": 1}, ["low", "high"])],
-    ),
+    "a sink's row before it is due": ("unexpected", [scheduling(0), *sink_rows(0, 1), sink([0])]),
+    "a low class came first": ("order", [calm(1, {"low": 0, "high": 1}, ["low", "high"])]),
     "back from the dead": (
         "unexpected",
         [
-            *put(0, "m"),
-            got(2, "m"),
+            *PUT,
+            GOT,
             got(5, "m", queue=DEAD, id_=1),
             *ack(5.5, "m", queue=DEAD, id_=1),
             got(9, "m", 2),
@@ -434,10 +370,10 @@ def sorted_by_time(lines: list[Line]) -> list[dict[str, Any]]:
 
 def test_what_there_was_is_counted() -> None:
     lines = [
-        *put(0, "m"),
+        *PUT,
         *put(0, "n", says="unknown"),
-        got(2, "m"),
-        *ack(3, "m"),
+        GOT,
+        *ACKED,
         leased(4),
         rows(5, "n", first_id=8),
         rows(6, "n", first_id=8),

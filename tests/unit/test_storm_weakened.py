@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.storm.processes import ROOT
 from tests.storm.weakened import OURS, copy_without, rule
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("mark", [one.mark for one in OURS])
@@ -20,10 +17,3 @@ def test_a_rule_is_where_it_was_and_a_copy_is_without_it(mark: str, tmp_path: Pa
     source = (ROOT / one.path).read_text("utf-8")
     assert one.applied_to(source) == (copy / one.path).read_text("utf-8") != source
     assert (copy / "tests" / "children" / "producer.py").exists()
-
-
-def test_a_rule_is_named_by_its_mark_and_number() -> None:
-    assert rule("P7") == rule("P7.1") != rule("P7.2")
-    for unknown in ("P99", "P7.99", "P7.0"):
-        with pytest.raises(LookupError, match=unknown):
-            rule(unknown)

@@ -174,19 +174,3 @@ def test_a_name_in_the_glossary_is_one_that_users_meet_and_an_exception_is_still
 
     assert set() == named - every
     assert {*FORCED, *QUALIFIED} == {name for name, _ in misnamed(every, page)}
-
-
-def test_a_forbidden_word_is_noticed_in_every_form_of_a_name() -> None:
-    page = (
-        "| Use | Meaning | Not |\n|---|---|---|\n| lease | `proof` | `ack deadline`, `vt`, key |\n"
-        "\n| lost | `put` |\n\n- *offset* and *commit*: Spark's, except in `id`\n"
-    )
-    names = ["ackDeadline", "AckDeadlines", "max_vt_s", "vtable", "key", "proof", "offset", "put"]
-
-    assert {"ack deadline", "vt"} == forbidden(page)
-    assert [
-        ("AckDeadlines", "ack deadline"),
-        ("ackDeadline", "ack deadline"),
-        ("max_vt_s", "vt"),
-        ("offset", "alone"),
-    ] == misnamed(names, page)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextvars import ContextVar
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -20,13 +21,8 @@ from cassieq_spark.queue.put.encode import AT_ONCE
 from cassieq_spark.queue.put.results import Puts, State, firsts, for_all
 from cassieq_spark.queue.put.together import MOST_BYTES, MOST_MESSAGES, Asked, Together
 from cassieq_spark.store import caller, side_by_side
-from cassieq_spark.store.call import acting, limited, one_call, present
+from cassieq_spark.store.call import Patience, acting, limited, one_call, present
 from cassieq_spark.store.chunk import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-
-    from cassieq_spark.store.call import Patience
 
 SESSION = SimpleNamespace(clock=SystemClock())
 LANE: Any = SimpleNamespace(queue="q", store=SimpleNamespace(session=SESSION))
@@ -103,279 +99,240 @@ async def others_run() -> None:
         await asyncio.sleep(0)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
+async def test_whoever_finds_no_put_under_way_waits_for_nobody_and_the_others_gather() -> None:
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    rest = [store.put("b", 2), store.put("c")]
+    await others_run()
+    assert [["a0"]] == store.begun
+    store.end()
+    await others_run()
+    assert [["a0"], ["b0", "b1", "c0"]] == store.begun
+    store.end()
+    found = [(await one).results for one in (first, *rest)]
+    assert [["a0"], ["b0", "b1"], ["c0"]] == found
 
 
-def test_whoever_finds_no_put_under_way_waits_for_nobody_and_the_others_gather() -> None:
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        rest = [store.put("b", 2), store.put("c")]
-        await others_run()
-        assert [["a0"]] == store.begun
+async def test_puts_of_different_kinds_do_not_wait_for_each_other() -> None:
+    store = Store()
+    some = [store.put("a"), store.put("b", due_in_us=1)]
+    await others_run()
+    assert [["a0"], ["b0"]] == store.begun
+    for _ in some:
         store.end()
-        await others_run()
-        assert [["a0"], ["b0", "b1", "c0"]] == store.begun
-        store.end()
-        found = [(await one).results for one in (first, *rest)]
-        assert [["a0"], ["b0", "b1"], ["c0"]] == found
-
-    run(main())
+    await asyncio.gather(*some)
 
 
-def test_puts_of_different_kinds_do_not_wait_for_each_other() -> None:
-    async def main() -> None:
-        store = Store()
-        some = [store.put("a"), store.put("b", due_in_us=1)]
-        await others_run()
-        assert [["a0"], ["b0"]] == store.begun
-        for _ in some:
-            store.end()
-        await asyncio.gather(*some)
-
-    run(main())
-
-
-def test_t5_a_put_that_is_not_answered_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_t5_a_put_that_is_not_answered_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(side_by_side, "SLOW_S", 0.05)
 
-    async def main() -> None:
-        store = Store()
-        some = [store.put("a")]
-        await others_run()
-        some += [store.put("b"), store.put("c")]
-        while len(store.begun) < 2:
-            await asyncio.sleep(0.01)
-        assert [["a0"], ["b0", "c0"]] == store.begun
-        store.end()
-        store.end()
-        await asyncio.gather(*some)
-
-    run(main())
+    store = Store()
+    some = [store.put("a")]
+    await others_run()
+    some += [store.put("b"), store.put("c")]
+    while len(store.begun) < 2:
+        await asyncio.sleep(0.01)
+    assert [["a0"], ["b0", "c0"]] == store.begun
+    store.end()
+    store.end()
+    await asyncio.gather(*some)
 
 
-def test_a_put_that_is_shared_has_so_many_messages_and_bytes_at_most() -> None:
-    async def main() -> None:
-        store = Store()
-        body = b"x" * (MOST_BYTES // 2)
-        some = [store.put("a")]
-        await others_run()
-        some += [store.put("b", 1_500), store.put("c", 500), store.put("d")]
-        some += [store.put("e", body=body), store.put("f", body=body)]
-        await others_run()
-        for _ in range(4):
-            store.end()
-            await others_run()
-        await asyncio.gather(*some)
-        assert [1, MOST_MESSAGES, 2, 1] == [len(one) for one in store.begun]
-        assert [["d0", "e0"], ["f0"]] == store.begun[2:]
-
-    run(main())
-
-
-def test_what_is_large_or_has_limits_of_its_own_is_put_by_itself_at_once() -> None:
-    async def main() -> None:
-        store = Store()
-        some = [store.put("a")]
-        await others_run()
-        some += [store.put("b", MOST_MESSAGES + 1), store.put("c", body=b"x" * (MOST_BYTES + 1))]
-        with limited(SESSION.clock.monotonic() + 5, inf):
-            some.append(store.put("d"))
-        with limited(inf, 5):
-            some.append(store.put("e"))
-        await others_run()
-        assert 5 == len(store.begun)
-        assert [False, False, False, True, False] == [one.until < inf for one in store.limits]
-        for _ in some:
-            store.end()
-        await asyncio.gather(*some)
-
-    run(main())
-
-
-def test_t5_what_is_shared_runs_under_nobodys_limits_as_long_as_the_last_one_may_wait() -> None:
-    async def main() -> None:
-        store = Store()
-        some = [store.put("a")]
-        await others_run()
-        mine.set("the second's")
-        acting.set("account")
-        for waited_s in (23.0, 1.0):
-            with one_call(24.0, SystemClock(), waited_s=waited_s):
-                some.append(store.put("b"))
-        await others_run()
+async def test_a_put_that_is_shared_has_so_many_messages_and_bytes_at_most() -> None:
+    store = Store()
+    body = b"x" * (MOST_BYTES // 2)
+    some = [store.put("a")]
+    await others_run()
+    some += [store.put("b", 1_500), store.put("c", 500), store.put("d")]
+    some += [store.put("e", body=body), store.put("f", body=body)]
+    await others_run()
+    for _ in range(4):
         store.end()
         await others_run()
-        assert [("nobody's", None), ("nobody's", "account")] == store.seen
-        call = store.limits[1].call
-        assert call is not None
-        assert 20 < call.left_s <= 23
+    await asyncio.gather(*some)
+    assert [1, MOST_MESSAGES, 2, 1] == [len(one) for one in store.begun]
+    assert [["d0", "e0"], ["f0"]] == store.begun[2:]
+
+
+async def test_what_is_large_or_has_limits_of_its_own_is_put_by_itself_at_once() -> None:
+    store = Store()
+    some = [store.put("a")]
+    await others_run()
+    some += [store.put("b", MOST_MESSAGES + 1), store.put("c", body=b"x" * (MOST_BYTES + 1))]
+    with limited(SESSION.clock.monotonic() + 5, inf):
+        some.append(store.put("d"))
+    with limited(inf, 5):
+        some.append(store.put("e"))
+    await others_run()
+    assert 5 == len(store.begun)
+    assert [False, False, False, True, False] == [one.until < inf for one in store.limits]
+    for _ in some:
         store.end()
-        await asyncio.gather(*some)
-
-    run(main())
+    await asyncio.gather(*some)
 
 
-def test_whoever_may_not_wait_any_more_when_its_turn_comes_is_told_that_nothing_was_sent() -> None:
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        with one_call(24.0, SystemClock(), waited_s=24.0):
-            late = store.put("b")
-        other = store.put("c")
-        await others_run()
-        store.end()
-        with pytest.raises(StoreTimeout, match="Nothing was sent"):
-            await late
-        assert [["a0"], ["c0"]] == store.begun
-        store.end()
-        await asyncio.gather(first, other)
-
-    run(main())
-
-
-def test_whoever_leaves_before_its_turn_takes_its_messages_along() -> None:
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        inbox = caller.Inbox()
-        token = caller.present.set(inbox)
-        interrupted = store.put("b")
-        caller.present.reset(token)
-        cancelled, other = store.put("c"), store.put("d")
-        await others_run()
-        inbox.is_open = False  # as a Ctrl-C does
-        cancelled.cancel()
-        await others_run()
-        store.end()
-        await others_run()
-        assert [["a0"], ["d0"]] == store.begun
-        store.end()
-        await asyncio.gather(first, other)
-        assert isinstance(interrupted.exception(), StoreTimeout)
-
-    run(main())
+async def test_t5_what_is_shared_runs_under_nobodys_limits_as_long_as_the_last_one_may_wait() -> (
+    None
+):
+    store = Store()
+    some = [store.put("a")]
+    await others_run()
+    mine.set("the second's")
+    acting.set("account")
+    for waited_s in (23.0, 1.0):
+        with one_call(24.0, SystemClock(), waited_s=waited_s):
+            some.append(store.put("b"))
+    await others_run()
+    store.end()
+    await others_run()
+    assert [("nobody's", None), ("nobody's", "account")] == store.seen
+    call = store.limits[1].call
+    assert call is not None
+    assert 20 < call.left_s <= 23
+    store.end()
+    await asyncio.gather(*some)
 
 
-def test_when_all_have_left_nothing_is_put_and_the_next_one_waits_for_nobody() -> None:
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        gone = store.put("b")
-        await others_run()
-        gone.cancel()
-        store.end()
-        await others_run()
-        last = store.put("c")
-        await others_run()
-        assert [["a0"], ["c0"]] == store.begun
-        store.end()
-        await asyncio.gather(first, last)
-
-    run(main())
+async def test_who_may_wait_no_more_when_its_turn_comes_is_told_that_nothing_was_sent() -> None:
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    with one_call(24.0, SystemClock(), waited_s=24.0):
+        late = store.put("b")
+    other = store.put("c")
+    await others_run()
+    store.end()
+    with pytest.raises(StoreTimeout, match="Nothing was sent"):
+        await late
+    assert [["a0"], ["c0"]] == store.begun
+    store.end()
+    await asyncio.gather(first, other)
 
 
-def test_whoever_leaves_later_takes_nothing_from_the_others() -> None:
+async def test_whoever_leaves_before_its_turn_takes_its_messages_along() -> None:
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    inbox = caller.Inbox()
+    token = caller.present.set(inbox)
+    interrupted = store.put("b")
+    caller.present.reset(token)
+    cancelled, other = store.put("c"), store.put("d")
+    await others_run()
+    inbox.is_open = False  # as a Ctrl-C does
+    cancelled.cancel()
+    await others_run()
+    store.end()
+    await others_run()
+    assert [["a0"], ["d0"]] == store.begun
+    store.end()
+    await asyncio.gather(first, other)
+    assert isinstance(interrupted.exception(), StoreTimeout)
+
+
+async def test_when_all_have_left_nothing_is_put_and_the_next_one_waits_for_nobody() -> None:
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    gone = store.put("b")
+    await others_run()
+    gone.cancel()
+    store.end()
+    await others_run()
+    last = store.put("c")
+    await others_run()
+    assert [["a0"], ["c0"]] == store.begun
+    store.end()
+    await asyncio.gather(first, last)
+
+
+async def test_whoever_leaves_later_takes_nothing_from_the_others() -> None:
     """Neither the one whose put it is alone, nor one of several."""
 
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        gone, other = store.put("b"), store.put("c")
-        await others_run()
-        first.cancel()
-        await others_run()
-        assert [["a0"]] == store.begun  # it goes on to its end
-        store.end()
-        await others_run()
-        assert [["a0"], ["b0", "c0"]] == store.begun
-        gone.cancel()
-        await others_run()
-        store.end()
-        assert ["c0"] == (await other).results
-
-    run(main())
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    gone, other = store.put("b"), store.put("c")
+    await others_run()
+    first.cancel()
+    await others_run()
+    assert [["a0"]] == store.begun  # it goes on to its end
+    store.end()
+    await others_run()
+    assert [["a0"], ["b0", "c0"]] == store.begun
+    gone.cancel()
+    await others_run()
+    store.end()
+    assert ["c0"] == (await other).results
 
 
-def test_puts_of_one_turn_of_the_loop_share_though_none_is_under_way() -> None:
-    async def main() -> None:
-        store = Store()
-        some = [store.put(name) for name in "abc"]
-        await others_run()
-        assert [["a0", "b0", "c0"]] == store.begun
-        store.end()
-        assert [["a0"], ["b0"], ["c0"]] == [(await one).results for one in some]
-
-    run(main())
+async def test_puts_of_one_turn_of_the_loop_share_though_none_is_under_way() -> None:
+    store = Store()
+    some = [store.put(name) for name in "abc"]
+    await others_run()
+    assert [["a0", "b0", "c0"]] == store.begun
+    store.end()
+    assert [["a0"], ["b0"], ["c0"]] == [(await one).results for one in some]
 
 
-def test_p6_each_is_told_what_became_of_its_own_messages() -> None:
+async def test_p6_each_is_told_what_became_of_its_own_messages() -> None:
     why = StoreTimeout("no answer")
 
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        some = {name: store.put(name, 2) for name in "bcdef"}
-        await others_run()
-        store.end()
-        await others_run()
-        ids = ["b0", "b1", "c0", "c1", "d0", "d1", "e0", "e1", "", "f1"]
-        states = [State.STORED] * 10
-        states[1] = State.DUPLICATE
-        states[2] = states[4] = states[5] = State.UNKNOWN
-        states[6:9] = [State.MISSING] * 3
-        store.end(Puts(list(zip(ids, states, strict=True)), why))
-        await first
-        stored = await some["b"]
-        assert [("b0", State.STORED), ("b1", State.DUPLICATE)] == stored.each
-        told = {}
-        for name in "cdef":
-            with pytest.raises((PutAmbiguous, StoreTimeout)) as caught:
-                await some[name]
-            told[name] = caught.value
-        assert isinstance(told["e"], StoreTimeout)
-        assert told["e"] is not why
-        named = {
-            name: (one.message_ids, one.stored)
-            for name, one in told.items()
-            if isinstance(one, PutAmbiguous)
-        }
-        assert {
-            "c": (("c0",), ("c1",)),
-            "d": (("d0", "d1"), ()),
-            "f": ((), ("f1",)),
-        } == named
-
-    run(main())
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    some = {name: store.put(name, 2) for name in "bcdef"}
+    await others_run()
+    store.end()
+    await others_run()
+    ids = ["b0", "b1", "c0", "c1", "d0", "d1", "e0", "e1", "", "f1"]
+    states = [State.STORED] * 10
+    states[1] = State.DUPLICATE
+    states[2] = states[4] = states[5] = State.UNKNOWN
+    states[6:9] = [State.MISSING] * 3
+    store.end(Puts(list(zip(ids, states, strict=True)), why))
+    await first
+    stored = await some["b"]
+    assert [("b0", State.STORED), ("b1", State.DUPLICATE)] == stored.each
+    told = {}
+    for name in "cdef":
+        with pytest.raises((PutAmbiguous, StoreTimeout)) as caught:
+            await some[name]
+        told[name] = caught.value
+    assert isinstance(told["e"], StoreTimeout)
+    assert told["e"] is not why
+    named = {
+        name: (one.message_ids, one.stored)
+        for name, one in told.items()
+        if isinstance(one, PutAmbiguous)
+    }
+    assert {
+        "c": (("c0",), ("c1",)),
+        "d": (("d0", "d1"), ()),
+        "f": ((), ("f1",)),
+    } == named
 
 
-def test_an_error_is_everybodys_and_each_has_one_of_its_own() -> None:
-    async def main() -> None:
-        store = Store()
-        first = store.put("a")
-        await others_run()
-        some = [store.put("b"), store.put("c")]
-        await others_run()
-        store.end()
-        await others_run()
-        store.end(QueueDeleted("gone"))
-        told = await asyncio.gather(first, *some, return_exceptions=True)
-        assert isinstance(told[0], Puts)
-        assert all(isinstance(one, QueueDeleted) for one in told[1:])
-        assert told[1] is not told[2]
-        last = store.put("d")  # and the next one is not held up
-        await others_run()
-        store.end()
-        await last
-
-    run(main())
+async def test_an_error_is_everybodys_and_each_has_one_of_its_own() -> None:
+    store = Store()
+    first = store.put("a")
+    await others_run()
+    some = [store.put("b"), store.put("c")]
+    await others_run()
+    store.end()
+    await others_run()
+    store.end(QueueDeleted("gone"))
+    told = await asyncio.gather(first, *some, return_exceptions=True)
+    assert isinstance(told[0], Puts)
+    assert all(isinstance(one, QueueDeleted) for one in told[1:])
+    assert told[1] is not told[2]
+    last = store.put("d")  # and the next one is not held up
+    await others_run()
+    store.end()
+    await last
 
 
 def test_a_key_of_two_callers_stands_for_the_message_of_the_first() -> None:
@@ -394,16 +351,13 @@ def test_a_key_of_two_callers_stands_for_the_message_of_the_first() -> None:
     assert [put[0], put[0]] == for_all(put, firsts_of, stands_for)[::2]
 
 
-def test_kinds_that_nothing_is_put_of_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kinds_that_nothing_is_put_of_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together_module, "KINDS", 2)
 
-    async def main() -> None:
-        store = Store()
-        for at in range(5):
-            put = store.put("a", due_in_us=at)
-            await others_run()
-            store.end()
-            await put
-        assert 2 == len(store.together._lines.values())
-
-    run(main())
+    store = Store()
+    for at in range(5):
+        put = store.put("a", due_in_us=at)
+        await others_run()
+        store.end()
+        await put
+    assert 2 == len(store.together._lines.values())

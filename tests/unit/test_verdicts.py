@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,12 +16,10 @@ from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.lanes import Fixed
 from cassieq_spark.model.pointer import DELETED
 from cassieq_spark.model.receipt import Receipt, prefix
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.spark.columns import receipt_texts
 from cassieq_spark.spark.jobs import settle_frame as verdicts
 from cassieq_spark.spark.jobs.settle_frame import Gathered, gather, put_together
-
-if TYPE_CHECKING:
-    from cassieq_spark.queue.lane import Lane
 
 LANE_ID = LaneId(UUID(int=7 << 90))
 OTHER_LANE = LaneId(UUID(int=9 << 90))

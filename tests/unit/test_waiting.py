@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import FrameType, SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
 from cassieq_spark.entropy import system
 from cassieq_spark.queue import waiting
 from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.queue.waiting import Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from cassieq_spark.queue.message import Delivery
 
 
 def request(*, wait_s: float, at_least: int = 0) -> GetRequest:
@@ -38,6 +34,15 @@ class Getter:
     async def look(self, lane: Any, wanted: GetRequest) -> list[Delivery]:
         self.looked.append((lane.name, wanted.min_priority))
         return []
+
+
+G = TypeVar("G", bound=Getter)
+
+
+def waiting_for(getter: G) -> tuple[Waiting, G]:
+    here = Waiting(system)
+    here.getter = getter  # type: ignore[assignment]
+    return here, getter
 
 
 def lane(name: str = "lane") -> Any:
@@ -76,8 +81,7 @@ def steps_of_arrivals(others: int) -> int:
     """The steps of ten gets that come, and of ten whose time is over, beside so many others."""
 
     async def run() -> int:
-        here, getter = Waiting(system), Getter()
-        here.getter = getter  # type: ignore[assignment]
+        here, getter = waiting_for(Getter())
         times = [60.0] * others + [0.1 + at / 100 for at in range(10)]
         waits = [asyncio.ensure_future(here.get(lane(), request(wait_s=time))) for time in times]
         while not getter.looked:
@@ -102,23 +106,18 @@ def test_who_comes_and_who_goes_costs_the_same_beside_many_who_wait() -> None:
     assert 0 < steps_of_arrivals(2_000) < 2 * steps_of_arrivals(20)
 
 
-def test_a_look_is_made_with_the_newest_settings() -> None:
+async def test_a_look_is_made_with_the_newest_settings() -> None:
     """Those who were told that nothing is there go to the end of the line, with older settings."""
-
-    async def run() -> list[tuple[str, int]]:
-        here, getter = Waiting(system), Getter()
-        here.getter = getter  # type: ignore[assignment]
-        waits = [
-            asyncio.ensure_future(here.get(lane("old"), request(wait_s=60, at_least=1))),
-            asyncio.ensure_future(here.get(lane("new"), request(wait_s=60))),
-        ]
-        while len(getter.looked) < 2:
-            await asyncio.sleep(0)
-        await here.drain()
-        await asyncio.gather(*waits)
-        return getter.looked[:2]
-
-    assert [("new", 1), ("new", 0)] == asyncio.run(run())
+    here, getter = waiting_for(Getter())
+    waits = [
+        asyncio.ensure_future(here.get(lane("old"), request(wait_s=60, at_least=1))),
+        asyncio.ensure_future(here.get(lane("new"), request(wait_s=60))),
+    ]
+    while len(getter.looked) < 2:
+        await asyncio.sleep(0)
+    await here.drain()
+    await asyncio.gather(*waits)
+    assert [("new", 1), ("new", 0)] == getter.looked[:2]
 
 
 @dataclass
@@ -141,8 +140,7 @@ def served(getter: Backlog, *requests: GetRequest) -> list[int]:
     """How many messages each of some gets has that come at the same time."""
 
     async def run() -> list[int]:
-        here = Waiting(system)
-        here.getter = getter  # type: ignore[assignment]
+        here, _ = waiting_for(getter)
         gets = [here.get(lane(), one) for one in requests]
         return [len(found) for found in await asyncio.gather(*gets)]
 
@@ -183,57 +181,48 @@ def test_a_party_that_always_finds_something_leaves_every_other_one_its_turn() -
 
 
 @pytest.mark.invariant("I10")
-def test_one_who_comes_after_a_look_for_nobody_is_looked_for() -> None:
+async def test_one_who_comes_after_a_look_for_nobody_is_looked_for() -> None:
     """The only waiter leaves while its look waits for a place among those of other queues."""
+    here, _ = waiting_for(Backlog(left=1))
+    there, place = lane(), asyncio.Event()
 
-    async def run() -> float:
-        here, getter = Waiting(system), Backlog(left=1)
-        here.getter = getter  # type: ignore[assignment]
-        there, place = lane(), asyncio.Event()
+    def begin(work: Callable[[Any], Any], item: Any) -> asyncio.Task[Any]:
+        async def placed() -> None:
+            await place.wait()
+            await work(item)
 
-        def begin(work: Callable[[Any], Any], item: Any) -> asyncio.Task[Any]:
-            async def placed() -> None:
-                await place.wait()
-                await work(item)
+        return asyncio.get_running_loop().create_task(placed())
 
-            return asyncio.get_running_loop().create_task(placed())
+    there.store.session.looks.begin = begin
+    first = asyncio.ensure_future(here.get(there, request(wait_s=60)))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0)
+    place.set()
+    await asyncio.sleep(0.01)
+    began_at = asyncio.get_running_loop().time()
+    assert 1 == len(await here.get(there, request(wait_s=5)))
+    assert asyncio.get_running_loop().time() - began_at < 4
 
-        there.store.session.looks.begin = begin
-        first = asyncio.ensure_future(here.get(there, request(wait_s=60)))
-        await asyncio.sleep(0.01)
-        first.cancel()
+
+async def test_a_get_that_comes_while_a_client_drains_looks_once_and_waits_for_nothing() -> None:
+    here, getter = waiting_for(Backlog())
+    waits = [asyncio.ensure_future(here.get(lane(), request(wait_s=60))) for _ in range(3)]
+    while not getter.looked:
         await asyncio.sleep(0)
-        place.set()
-        await asyncio.sleep(0.01)
-        began_at = asyncio.get_running_loop().time()
-        assert 1 == len(await here.get(there, request(wait_s=5)))
-        return asyncio.get_running_loop().time() - began_at
-
-    assert asyncio.run(run()) < 4
-
-
-def test_a_get_that_comes_while_a_client_drains_looks_once_and_waits_for_nothing() -> None:
-    async def run() -> tuple[list[int], int]:
-        here, getter = Waiting(system), Backlog()
-        here.getter = getter  # type: ignore[assignment]
-        waits = [asyncio.ensure_future(here.get(lane(), request(wait_s=60))) for _ in range(3)]
-        while not getter.looked:
-            await asyncio.sleep(0)
-        await here.drain()
-        looked, getter.left = len(getter.looked), 1
-        waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=0))))
-        waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=60))))
-        found = await asyncio.gather(*waits)
-        return [len(one) for one in found], len(getter.looked) - looked
-
-    assert ([0, 0, 0, 1, 0], 1) == asyncio.run(asyncio.wait_for(run(), 10))
+    await here.drain()
+    looked, getter.left = len(getter.looked), 1
+    waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=0))))
+    waits.append(asyncio.ensure_future(here.get(lane(), request(wait_s=60))))
+    found = await asyncio.gather(*waits)
+    assert [0, 0, 0, 1, 0] == [len(one) for one in found]
+    assert 1 == len(getter.looked) - looked
 
 
 def test_a_look_beside_many_waiters_costs_what_it_costs_beside_few() -> None:
     def steps_of_looks(waiters: int) -> int:
         async def run() -> int:
-            here, getter = Waiting(system), Backlog()
-            here.getter = getter  # type: ignore[assignment]
+            here, getter = waiting_for(Backlog())
             waits = [
                 asyncio.ensure_future(here.get(lane(), request(wait_s=60))) for _ in range(waiters)
             ]
@@ -257,24 +246,20 @@ def test_a_look_beside_many_waiters_costs_what_it_costs_beside_few() -> None:
     assert 0 < steps_of_looks(5_000) < 2 * steps_of_looks(50)
 
 
-def test_whatever_ends_a_look_is_raised_in_those_who_wait_and_the_next_one_looks() -> None:
+async def test_whatever_ends_a_look_is_raised_in_those_who_wait_and_the_next_one_looks() -> None:
     class Killed(BaseException):
         pass
 
-    async def run() -> None:
-        here, getter = Waiting(system), Backlog(left=1)
-        here.getter = getter  # type: ignore[assignment]
-        look = getter.look
+    here, getter = waiting_for(Backlog(left=1))
+    look = getter.look
 
-        async def dies(*_: Any) -> list[Delivery]:
-            getter.look = look  # type: ignore[method-assign]
-            raise Killed
+    async def dies(*_: Any) -> list[Delivery]:
+        getter.look = look  # type: ignore[method-assign]
+        raise Killed
 
-        getter.look = dies  # type: ignore[method-assign]
-        waits = [here.get(lane(), request(wait_s=60)) for _ in range(2)]
-        assert 2 * [Killed] == [
-            type(one) for one in await asyncio.gather(*waits, return_exceptions=True)
-        ]
-        assert 1 == len(await here.get(lane(), request(wait_s=60)))
-
-    asyncio.run(asyncio.wait_for(run(), 10))
+    getter.look = dies  # type: ignore[method-assign]
+    waits = [here.get(lane(), request(wait_s=60)) for _ in range(2)]
+    assert 2 * [Killed] == [
+        type(one) for one in await asyncio.gather(*waits, return_exceptions=True)
+    ]
+    assert 1 == len(await here.get(lane(), request(wait_s=60)))

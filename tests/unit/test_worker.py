@@ -9,17 +9,14 @@ import resource
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from cassandra.query import named_tuple_factory
 
 from cassieq_spark.spark import worker
 from cassieq_spark.store.driver import rows_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @pytest.fixture(autouse=True)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
-from cassieq_spark.model.ids import BucketNo, LaneId
-from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.unit.test_annotations import DELIVERY
 
 MODULE = """
 class Mute(Exception):
@@ -36,18 +32,7 @@ def call(message):
 
 
 def message(body: bytes) -> Delivery:
-    lane = LaneId(new_uuid())
-    return Delivery(
-        message_id=str(new_uuid()),
-        id=1,
-        body=body,
-        tag=None,
-        delivery_count=1,
-        enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
-        visible_until=datetime(2026, 1, 2, tzinfo=UTC),
-        lane=lane,
-        _proof=Receipt(lane=lane, bucket=BucketNo(1), lease_id=new_uuid(), first=1, last=1),
-    )
+    return replace(DELIVERY, message_id=str(new_uuid()), body=body)
 
 
 @pytest.fixture

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.worker.child import check_name, load
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODULE = """
 class Shop:

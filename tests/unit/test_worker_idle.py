@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from cassieq_spark.errors import StoreUnavailable
 from cassieq_spark.testing import ManualClock
 from cassieq_spark.worker import work
 from cassieq_spark.worker.work import LOOK_S, WorkSettings, _Pool, _State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IDLE_S = 10.0
 
