@@ -122,7 +122,7 @@ ABLATIONS: Final = (
         new="",
         tests=(
             "tests/unit/test_sink_txn.py::test_p1_the_row_alone_decides_about_a_bucket",
-            "tests/node/test_transaction.py::test_p1_a_reader_touches_no_undecided_bucket",
+            "tests/engine/test_transaction.py::test_p1_a_reader_touches_no_undecided_bucket",
         ),
     ),
     Ablation(
@@ -136,7 +136,7 @@ ABLATIONS: Final = (
         ),
         new="",
         tests=(
-            "tests/node/test_seal.py::test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing",
+            "tests/engine/test_seal.py::test_p2_a_seal_of_a_bucket_below_the_repair_pointer_delivers_nothing",
         ),
     ),
     Ablation(
@@ -145,7 +145,7 @@ ABLATIONS: Final = (
         old="            low = (await low_read()).repair\n",
         new="            low = scan.pointers.repair\n",
         tests=(
-            "tests/node/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
+            "tests/engine/test_reader.py::test_p2_a_bucket_that_is_dropped_while_a_reader_looks_is_not_closed",
         ),
     ),
     Ablation(
@@ -153,7 +153,7 @@ ABLATIONS: Final = (
         rule="What is claimed from a row below the repair pointer is handed to nobody: it is a ghost (ADR 11).",
         old="        claimed = [one for one in claimed if one.bucket >= pointers.repair]\n",
         new="",
-        tests=("tests/node/test_ghosts.py::test_p2_nothing_is_delivered_from_a_ghost",),
+        tests=("tests/engine/test_ghosts.py::test_p2_nothing_is_delivered_from_a_ghost",),
     ),
     Ablation(
         mark="P2",
@@ -161,7 +161,7 @@ ABLATIONS: Final = (
         old="        is_gone = closed is None or await lane.is_dropped(bucket)\n",
         new="        is_gone = closed is None\n",
         tests=(
-            "tests/node/test_ghosts.py::test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost",
+            "tests/engine/test_ghosts.py::test_p2_a_put_is_not_acknowledged_by_the_manifest_of_a_ghost",
         ),
     ),
     Ablation(
@@ -170,7 +170,7 @@ ABLATIONS: Final = (
         old="        if in_doubt and await lane.is_dropped(bucket):\n",
         new="        if row is None and await lane.is_dropped(bucket):\n",
         tests=(
-            "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
+            "tests/engine/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
         ),
     ),
     Ablation(
@@ -182,7 +182,7 @@ ABLATIONS: Final = (
             "            version = self._next_version(before, UUID(int=number))\n"
         ),
         tests=(
-            "tests/node/test_cas.py::test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read",
+            "tests/engine/test_cas.py::test_p3_a_row_that_is_born_again_is_not_the_one_a_stale_cas_read",
         ),
     ),
     Ablation(
@@ -201,7 +201,7 @@ ABLATIONS: Final = (
         old="            if row is not None and not await lane.is_dropped(bucket):",
         new="            if row is not None:",
         tests=(
-            "tests/node/test_bulk.py::test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row",
+            "tests/engine/test_bulk.py::test_p5_a_bulk_writer_reads_the_repair_pointer_after_its_row",
         ),
     ),
     Ablation(
@@ -210,7 +210,7 @@ ABLATIONS: Final = (
         old=" or bucket < dropped_below[lane]",
         new="",
         tests=(
-            "tests/node/test_bulk_buckets.py::test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block",
+            "tests/engine/test_bulk_buckets.py::test_p5_the_repair_pointer_is_read_after_the_rows_and_once_a_block",
         ),
     ),
     Ablation(
@@ -219,7 +219,7 @@ ABLATIONS: Final = (
         old="            if is_old[bucket] and not has_any:\n                ripe.append(bucket)",
         new="            if is_old[bucket] and not has_any:\n                pass",
         tests=(
-            "tests/node/test_reader.py::test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed",
+            "tests/engine/test_reader.py::test_p5_a_reserved_bucket_without_a_row_blocks_nobody_and_is_closed",
         ),
     ),
     Ablation(
@@ -229,7 +229,7 @@ ABLATIONS: Final = (
         old="            closed = await seal.close(lane, bucket)\n",
         new="            return Proof(kept=None)\n",
         tests=(
-            "tests/node/test_put.py::test_p5_a_put_whose_write_is_never_answered_settles_its_own_outcome",
+            "tests/engine/test_put.py::test_p5_a_put_whose_write_is_never_answered_settles_its_own_outcome",
         ),
     ),
     Ablation(
@@ -243,7 +243,7 @@ ABLATIONS: Final = (
         ),
         new=("            wanted_here = span\n            seen |= span & planned.runs\n"),
         tests=(
-            "tests/node/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
+            "tests/engine/test_seal.py::test_p6_a_row_outside_the_manifest_stays_where_it_is_and_is_never_delivered",
         ),
     ),
     Ablation(
@@ -252,7 +252,7 @@ ABLATIONS: Final = (
         old="kept=None if is_gone else everything",
         new="kept=Runs() if is_gone else everything",
         tests=(
-            "tests/node/test_put.py::test_p6_a_put_into_a_bucket_that_was_dropped_is_ambiguous_and_never_sent_again",
+            "tests/engine/test_put.py::test_p6_a_put_into_a_bucket_that_was_dropped_is_ambiguous_and_never_sent_again",
         ),
     ),
     Ablation(
@@ -261,8 +261,8 @@ ABLATIONS: Final = (
         old="                metrics.CAS_UNKNOWN.inc()\n",
         new="                return False\n",
         tests=(
-            "tests/node/test_cas.py::test_p7_a_cas_that_lands_between_two_sends_has_happened_once",
-            "tests/node/test_cas.py::test_p7_a_lost_answer_is_settled_by_sending_the_same_statement_again",
+            "tests/engine/test_cas.py::test_p7_a_cas_that_lands_between_two_sends_has_happened_once",
+            "tests/engine/test_cas.py::test_p7_a_lost_answer_is_settled_by_sending_the_same_statement_again",
         ),
     ),
     Ablation(
@@ -271,7 +271,7 @@ ABLATIONS: Final = (
         old="            if now is not None and now.version.tags.has(version.writer):\n",
         new="            if False:\n",
         tests=(
-            "tests/node/test_cas.py::test_p7_a_cas_that_took_effect_and_was_overtaken_has_happened",
+            "tests/engine/test_cas.py::test_p7_a_cas_that_took_effect_and_was_overtaken_has_happened",
         ),
     ),
     Ablation(
@@ -280,7 +280,7 @@ ABLATIONS: Final = (
         old=" and place in row.listed",
         new="",
         tests=(
-            "tests/node/test_bulk.py::test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void",
+            "tests/engine/test_bulk.py::test_p8_attempts_have_buckets_of_their_own_and_the_loser_is_void",
         ),
     ),
     Ablation(
@@ -289,7 +289,7 @@ ABLATIONS: Final = (
         old="        if not 1 <= count <= self.capacity():\n",
         new="        if False:\n",
         tests=(
-            "tests/node/test_bulk.py::test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it",
+            "tests/engine/test_bulk.py::test_t1_a_writer_that_is_given_more_than_its_room_writes_nothing_of_it",
         ),
     ),
     Ablation(
@@ -298,7 +298,7 @@ ABLATIONS: Final = (
         old="encode.pack_into(rows, capacity=into.capacity)",
         new="encode.pack(rows, bucket_size=target.bucket_size)",
         tests=(
-            "tests/node/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
+            "tests/engine/test_bulk.py::test_t1_whatever_the_bucket_size_each_moved_message_has_an_id_of_its_own_and_can_be_acked",
         ),
     ),
     Ablation(
@@ -306,7 +306,7 @@ ABLATIONS: Final = (
         rule="No bucket is prepared with more messages than it has ids.",
         old="    if filled.count > lane.bucket_size:\n",
         new="    if False:\n",
-        tests=("tests/node/test_bulk.py::test_t1_no_bucket_is_prepared_with_more_than_its_ids",),
+        tests=("tests/engine/test_bulk.py::test_t1_no_bucket_is_prepared_with_more_than_its_ids",),
     ),
     Ablation(
         mark="T1",
@@ -314,7 +314,7 @@ ABLATIONS: Final = (
         old="chunk.last) & ids\n",
         new="chunk.last)\n",
         tests=(
-            "tests/node/test_bulk.py::test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket",
+            "tests/engine/test_bulk.py::test_t1_a_seal_takes_nothing_into_its_manifest_that_is_beyond_the_bucket",
         ),
     ),
     Ablation(
@@ -341,7 +341,7 @@ ABLATIONS: Final = (
         old="                await roll_forward(lane, who.sink_id, earlier)\n",
         new="",
         tests=(
-            "tests/node/test_transaction.py::test_p10_what_a_dead_driver_committed_is_rolled_forward_before_its_list_goes",
+            "tests/engine/test_transaction.py::test_p10_what_a_dead_driver_committed_is_rolled_forward_before_its_list_goes",
         ),
     ),
     Ablation(
@@ -349,7 +349,9 @@ ABLATIONS: Final = (
         rule="A reader rolls a decided transaction forward, if its driver died before.",
         old="                listed += [(sink_id, *entry) for entry in sink.listed]\n",
         new="                pass\n",
-        tests=("tests/node/test_transaction.py::test_p10_a_reader_rolls_forward_what_is_decided",),
+        tests=(
+            "tests/engine/test_transaction.py::test_p10_a_reader_rolls_forward_what_is_decided",
+        ),
     ),
     Ablation(
         mark="P11",
@@ -379,8 +381,8 @@ ABLATIONS: Final = (
         old="            found[bucket] = _as_seen(self._lane, bucket, rows[0]) if is_there else None\n",
         new="            found[bucket] = _stored(self._lane, bucket, rows[0]) if is_there else None\n",
         tests=(
-            "tests/node/test_corrupt.py::test_t21_a_get_goes_on_with_all_others_and_says_which_row_it_cannot_read",
-            "tests/node/test_corrupt.py::test_t21_repair_heals_the_buckets_beside_it_and_names_it",
+            "tests/engine/test_corrupt.py::test_t21_a_get_goes_on_with_all_others_and_says_which_row_it_cannot_read",
+            "tests/engine/test_corrupt.py::test_t21_repair_heals_the_buckets_beside_it_and_names_it",
         ),
     ),
     Ablation(
@@ -389,8 +391,8 @@ ABLATIONS: Final = (
         old="    ended = zip(todo, await lane.store.session.each(work, todo), strict=True)\n",
         new="    ended = zip(todo, await lane.store.session.map(work, todo), strict=True)\n",
         tests=(
-            "tests/node/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
-            "tests/node/test_corrupt.py::test_t21_one_bucket_that_holds_another_number_than_is_listed_hides_no_other",
+            "tests/engine/test_corrupt.py::test_t21_one_sink_that_cannot_be_read_hides_no_others_batch",
+            "tests/engine/test_corrupt.py::test_t21_one_bucket_that_holds_another_number_than_is_listed_hides_no_other",
         ),
     ),
     Ablation(
@@ -399,7 +401,7 @@ ABLATIONS: Final = (
         old='                    self._pass_over(bucket, why)  # decided or not: "none" would be a guess [T21]\n',
         new="                    pass\n",
         tests=(
-            "tests/node/test_corrupt.py::test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_found",
+            "tests/engine/test_corrupt.py::test_t21_what_is_not_known_of_one_sink_is_told_only_where_nothing_else_is_found",
         ),
     ),
     Ablation(
@@ -408,7 +410,7 @@ ABLATIONS: Final = (
         old="                has_missed = True  # dead sets are missed, too\n",
         new="",
         tests=(
-            "tests/node/test_corrupt.py::test_t21_the_row_of_a_move_stays_while_nobody_knows_whether_its_set_is_there",
+            "tests/engine/test_corrupt.py::test_t21_the_row_of_a_move_stays_while_nobody_knows_whether_its_set_is_there",
         ),
     ),
     Ablation(
@@ -417,7 +419,7 @@ ABLATIONS: Final = (
         old="        if isinstance(read, DataLoss | RowCorrupt):\n",
         new="        if False:\n",
         tests=(
-            "tests/node/test_corrupt.py::test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get",
+            "tests/engine/test_corrupt.py::test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get",
         ),
     ),
     Ablation(
@@ -440,7 +442,7 @@ ABLATIONS: Final = (
 """
         ),
         tests=(
-            "tests/node/test_pointers.py::test_p13_a_reservation_does_not_bring_a_deleted_lane_back",
+            "tests/engine/test_pointers.py::test_p13_a_reservation_does_not_bring_a_deleted_lane_back",
         ),
     ),
     Ablation(
@@ -448,7 +450,9 @@ ABLATIONS: Final = (
         rule="A deletion raises the repair pointer above every bucket, so that late puts fail their check.",
         old="    if not pointers.is_deleted:\n        return Raise(dropped=pointers.repair)\n",
         new="",
-        tests=("tests/node/test_put.py::test_r25_a_put_that_sleeps_through_a_deletion_is_told_so",),
+        tests=(
+            "tests/engine/test_put.py::test_r25_a_put_that_sleeps_through_a_deletion_is_told_so",
+        ),
     ),
     Ablation(
         mark="P13",
@@ -456,7 +460,7 @@ ABLATIONS: Final = (
         old="    if end is not None:\n        return Close(end=end)\n",
         new="",
         tests=(
-            "tests/node/test_put.py::test_p13_a_put_never_creates_a_monoton_row",
+            "tests/engine/test_put.py::test_p13_a_put_never_creates_a_monoton_row",
             "tests/explicit/test_born_again_worlds.py::test_no_interleaving_breaks_an_invariant",
         ),
     ),
@@ -466,14 +470,14 @@ ABLATIONS: Final = (
         within="cassieq_spark/store/tables/queues.py",
         old="(old.value.name,), old)\n",
         new="(old.value.name,), await self.read(old.value.name) or old)\n",
-        tests=("tests/node/test_life.py::test_p13_two_may_delete_and_create_at_once",),
+        tests=("tests/engine/test_life.py::test_p13_two_may_delete_and_create_at_once",),
     ),
     Ablation(
         mark="P14",
         rule="A drop is written a day ahead, so that what lands late stays shadowed.",
         old="DROP_AHEAD_US: Final = 86_400_000_000\n",
         new="DROP_AHEAD_US = -1\n",
-        tests=("tests/node/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
+        tests=("tests/engine/test_repair.py::test_p14_what_lands_after_the_drop_stays_shadowed",),
     ),
     Ablation(
         mark="P14",
@@ -481,7 +485,7 @@ ABLATIONS: Final = (
         old="    return row.status in FINISHED and row.changed_us <= before_us\n",
         new="    return row.changed_us <= before_us\n",
         tests=(
-            "tests/node/test_repair.py::test_p14_a_bucket_above_one_that_waits_is_not_dropped_from_under_it",
+            "tests/engine/test_repair.py::test_p14_a_bucket_above_one_that_waits_is_not_dropped_from_under_it",
         ),
     ),
     Ablation(
@@ -490,7 +494,7 @@ ABLATIONS: Final = (
         old="max(-(-old.value.next_id // size), above)",
         new="-(-old.value.next_id // size)",
         tests=(
-            "tests/node/test_seal.py::test_p15_a_reservation_begins_behind_what_is_known_closed",
+            "tests/engine/test_seal.py::test_p15_a_reservation_begins_behind_what_is_known_closed",
         ),
     ),
     Ablation(
@@ -498,21 +502,21 @@ ABLATIONS: Final = (
         rule="A reservation takes whole buckets, from the next boundary on.",
         old="-(-old.value.next_id // size)",
         new="(old.value.next_id // size)",
-        tests=("tests/node/test_seal.py::test_p15_a_reservation_is_whole_buckets_of_its_own",),
+        tests=("tests/engine/test_seal.py::test_p15_a_reservation_is_whole_buckets_of_its_own",),
     ),
     Ablation(
         mark="P16",
         rule="A seal and the sealer's first claim are one CAS.",
         old="    if terms is not None:\n",
         new="    if False:\n",
-        tests=("tests/node/test_seal.py::test_p16_a_sealer_claims_by_the_same_cas_that_seals",),
+        tests=("tests/engine/test_seal.py::test_p16_a_sealer_claims_by_the_same_cas_that_seals",),
     ),
     Ablation(
         mark="P17",
         rule="A claim's hint is written before its CAS.",
         old="        while needed := self.short_of_hints(folded, moment):\n",
         new="        while needed := dict[int, set[int]]():\n",
-        tests=("tests/node/test_claims.py::test_p17_the_hint_is_written_before_the_claim",),
+        tests=("tests/engine/test_claims.py::test_p17_the_hint_is_written_before_the_claim",),
     ),
     Ablation(
         mark="P17",
@@ -520,7 +524,7 @@ ABLATIONS: Final = (
         old=" if minute_of(one.lease.until_us) < passed]",
         new=" if False]",
         tests=(
-            "tests/node/test_claims.py::test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again",
+            "tests/engine/test_claims.py::test_p17_a_hint_that_the_time_pointer_has_passed_is_written_again",
         ),
     ),
     Ablation(
@@ -538,7 +542,7 @@ ABLATIONS: Final = (
         old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return False\n",
         tests=(
-            "tests/node/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
+            "tests/engine/test_claims.py::test_p17_the_time_pointer_stays_at_a_minute_that_still_matters",
         ),
     ),
     Ablation(
@@ -599,8 +603,8 @@ ABLATIONS: Final = (
         old="passed if passed <= now else now - REACH_MINUTES",
         new="passed",
         tests=(
-            "tests/node/test_time.py::test_t7_what_comes_back_is_found_though_the_time_pointer_is_an_hour_ahead",
-            "tests/node/test_time.py::test_t7_a_long_poll_hears_of_it_too",
+            "tests/engine/test_time.py::test_t7_what_comes_back_is_found_though_the_time_pointer_is_an_hour_ahead",
+            "tests/engine/test_time.py::test_t7_a_long_poll_hears_of_it_too",
         ),
     ),
     Ablation(
@@ -609,7 +613,7 @@ ABLATIONS: Final = (
         old="    return (at,) if at >= passed else (at, passed + 1)\n",
         new="    return (at,)\n",
         tests=(
-            "tests/node/test_time.py::test_t7_a_hint_written_below_the_pointer_is_found_when_now_has_reached_it",
+            "tests/engine/test_time.py::test_t7_a_hint_written_below_the_pointer_is_found_when_now_has_reached_it",
         ),
     ),
     Ablation(
@@ -625,7 +629,7 @@ ABLATIONS: Final = (
         old="        await self._time.carry_over(scan.pointers, hints, self._finished, now_us=now_us)\n",
         new="",
         tests=(
-            "tests/node/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
+            "tests/engine/test_time.py::test_t7_a_reader_carries_hints_over_to_a_pointer_that_is_ahead",
         ),
     ),
     Ablation(
@@ -634,7 +638,7 @@ ABLATIONS: Final = (
         old="            if took_us > LATE_AFTER_US:\n",
         new="            if False:\n",
         tests=(
-            "tests/node/test_time.py::test_t7_a_hint_whose_write_took_minutes_is_written_again",
+            "tests/engine/test_time.py::test_t7_a_hint_whose_write_took_minutes_is_written_again",
         ),
     ),
     Ablation(
@@ -661,7 +665,7 @@ ABLATIONS: Final = (
         old="[one for one in claimed if one.lease.until_us > now_us]",
         new="list(claimed)",
         tests=(
-            "tests/node/test_claims.py::test_p18_a_claim_answered_after_its_end_is_given_back_uncounted",
+            "tests/engine/test_claims.py::test_p18_a_claim_answered_after_its_end_is_given_back_uncounted",
         ),
     ),
     Ablation(
@@ -691,8 +695,8 @@ ABLATIONS: Final = (
             "    ended = [one for one in claimed if one.lease.until_us <= now_us]\n    if True:\n"
         ),
         tests=(
-            "tests/node/test_time.py::test_t17_a_get_hands_out_nothing_that_ran_out_while_bodies_were_read",
-            "tests/node/test_time.py::test_t17_a_look_behind_a_claim_that_slept_hands_out_the_rest",
+            "tests/engine/test_time.py::test_t17_a_get_hands_out_nothing_that_ran_out_while_bodies_were_read",
+            "tests/engine/test_time.py::test_t17_a_look_behind_a_claim_that_slept_hands_out_the_rest",
         ),
     ),
     Ablation(
@@ -701,7 +705,7 @@ ABLATIONS: Final = (
         old="max(wanted.visibility_us, 2 * min(took_us))",
         new="wanted.visibility_us",
         tests=(
-            "tests/node/test_time.py::test_t17_a_get_that_reads_slowly_each_time_claims_for_longer",
+            "tests/engine/test_time.py::test_t17_a_get_that_reads_slowly_each_time_claims_for_longer",
         ),
     ),
     Ablation(
@@ -711,7 +715,7 @@ ABLATIONS: Final = (
         new="            if True:\n",
         within="cassieq_spark/queue/get/getter.py",
         tests=(
-            "tests/node/test_time.py::test_t17_a_get_whose_process_stood_still_once_claims_for_no_longer",
+            "tests/engine/test_time.py::test_t17_a_get_whose_process_stood_still_once_claims_for_no_longer",
         ),
     ),
     Ablation(
@@ -720,7 +724,7 @@ ABLATIONS: Final = (
         old="        return value, value, self._lane, pointer.value\n",
         new="        return self._session.clock.now_us(), value, self._lane, pointer.value\n",
         tests=(
-            "tests/node/test_pointers.py::test_p19_a_pointer_never_goes_back_whoever_writes_last",
+            "tests/engine/test_pointers.py::test_p19_a_pointer_never_goes_back_whoever_writes_last",
         ),
     ),
     Ablation(
@@ -754,7 +758,7 @@ ABLATIONS: Final = (
         old="    if not at_home(store, row):\n",
         new="    if False:\n",
         tests=(
-            "tests/node/test_cas.py::test_p21_a_client_in_another_data_centre_than_the_queues_is_refused",
+            "tests/engine/test_cas.py::test_p21_a_client_in_another_data_centre_than_the_queues_is_refused",
         ),
     ),
     Ablation(
@@ -772,7 +776,7 @@ ABLATIONS: Final = (
         rule="What a home shows as active may have ended there: its repair pointer says so (ADR 17).",
         old="    return (await store.lane(row.lanes[0]).pointers.read()).is_deleted\n",
         new="    return False\n",
-        tests=("tests/node/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
+        tests=("tests/engine/test_homes.py::test_p21_an_ended_queue_that_is_still_shown_is_gone",),
     ),
     Ablation(
         mark="P21",
@@ -789,7 +793,7 @@ ABLATIONS: Final = (
         old="        if not any(DueLane.said_by(queue, lane) for queue in elsewhere):\n",
         new="",
         tests=(
-            "tests/node/test_homes.py::test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue",
+            "tests/engine/test_homes.py::test_p21_a_full_pass_elsewhere_ends_no_due_lane_of_a_queue",
         ),
     ),
     Ablation(
@@ -798,7 +802,7 @@ ABLATIONS: Final = (
         old="self._jumps[bucket] = (sink.block_end, until)",
         new="self._jumps[bucket] = (type(bucket)(bucket + 1), until)",
         tests=(
-            "tests/node/test_reader.py::test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap",
+            "tests/engine/test_reader.py::test_p22_the_rest_of_a_block_that_is_being_written_is_no_gap",
         ),
     ),
     Ablation(
@@ -816,7 +820,7 @@ ABLATIONS: Final = (
         old="    if await _is_there(lane, bucket, set_id):\n",
         new="    if await True:\n",
         tests=(
-            "tests/node/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
+            "tests/engine/test_repair.py::test_p24_a_mover_that_sleeps_before_any_step_while_another_moves_all",
         ),
     ),
     Ablation(
@@ -825,7 +829,7 @@ ABLATIONS: Final = (
         old="        if now - self._called > self._give_up_after_s:\n",
         new="        if False:\n",
         tests=(
-            "tests/node/test_claims.py::test_p23_leases_that_nobody_asks_for_any_more_are_let_go",
+            "tests/engine/test_claims.py::test_p23_leases_that_nobody_asks_for_any_more_are_let_go",
         ),
     ),
     Ablation(
@@ -842,7 +846,7 @@ ABLATIONS: Final = (
         new="        pass\n",
         tests=(
             "tests/unit/test_lease.py::test_p26_a_revised_message_has_a_lease_of_its_own_and_keeps_its_revision",
-            "tests/node/test_get.py::test_p26_an_update_outlives_its_lease",
+            "tests/engine/test_get.py::test_p26_an_update_outlives_its_lease",
         ),
     ),
     Ablation(
@@ -851,7 +855,7 @@ ABLATIONS: Final = (
         old="TRIES: Final = 4\n",
         new="TRIES: Final = 1\n",
         tests=(
-            "tests/node/test_reader.py::test_p28_a_reader_that_lost_its_race_goes_to_another_bucket",
+            "tests/engine/test_reader.py::test_p28_a_reader_that_lost_its_race_goes_to_another_bucket",
         ),
     ),
     Ablation(
@@ -860,7 +864,7 @@ ABLATIONS: Final = (
         old="self._is_pausing, self._must_read = True, self._losses > 1\n",
         new="self._is_pausing, self._must_read = True, False\n",
         tests=(
-            "tests/node/test_contention.py::test_p28_who_pauses_after_a_lost_race_reads_its_row_again",
+            "tests/engine/test_contention.py::test_p28_who_pauses_after_a_lost_race_reads_its_row_again",
         ),
     ),
     Ablation(
@@ -868,7 +872,7 @@ ABLATIONS: Final = (
         rule="Who lost a seal leaves that bucket to the winner.",
         old="        is_lost = row.status is Status.SEALING or (bool(row.leases) and not closed.is_ours)\n",
         new="        is_lost = row.status is Status.SEALING\n",
-        tests=("tests/node/test_choice.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
+        tests=("tests/engine/test_choice.py::test_p28_who_lost_a_seal_goes_to_another_bucket",),
     ),
     Ablation(
         mark="P28",
@@ -876,7 +880,7 @@ ABLATIONS: Final = (
         old="                helps=not left or bucket in scan.half_sealed or not self._choice.has_met,\n",
         new="",
         tests=(
-            "tests/node/test_choice.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
+            "tests/engine/test_choice.py::test_p28_a_seal_that_was_begun_just_now_is_left_to_a_rival",
         ),
     ),
     Ablation(
@@ -885,7 +889,7 @@ ABLATIONS: Final = (
         old="            place = 3 if is_young and chooser.has_met else 0\n",
         new="            place = 3 if chooser.has_met else 0\n",
         tests=(
-            "tests/node/test_choice.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
+            "tests/engine/test_choice.py::test_p28_a_rival_is_left_alone_with_a_seal_until_it_may_be_dead",
         ),
     ),
     Ablation(
@@ -894,7 +898,7 @@ ABLATIONS: Final = (
         old="        ours, theirs = self._choice.split(scan.candidates)\n",
         new="        ours, theirs = scan.candidates, {}\n",
         tests=(
-            "tests/node/test_choice.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
+            "tests/engine/test_choice.py::test_p28_with_a_rival_open_buckets_come_before_those_it_is_at_work_in",
         ),
     ),
     Ablation(
@@ -913,7 +917,7 @@ ABLATIONS: Final = (
         new="        if False:\n",
         tests=(
             "tests/unit/test_choice_world.py::test_p28_a_fresh_message_is_tried_within_x",
-            "tests/node/test_choice.py::test_p28_one_get_in_so_many_goes_by_id_whoever_is_at_work_there",
+            "tests/engine/test_choice.py::test_p28_one_get_in_so_many_goes_by_id_whoever_is_at_work_there",
         ),
     ),
     Ablation(
@@ -922,7 +926,7 @@ ABLATIONS: Final = (
         old="    left.rotate(first.fresh_first)\n",
         new="",
         tests=(
-            "tests/node/test_choice.py::test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns",
+            "tests/engine/test_choice.py::test_p28_a_get_by_id_takes_what_is_fresh_before_what_always_returns",
         ),
     ),
     Ablation(
@@ -931,7 +935,7 @@ ABLATIONS: Final = (
         old="        if has_open and self._choice.is_by_id:\n",
         new="        if False:\n",
         tests=(
-            "tests/node/test_choice.py::test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket",
+            "tests/engine/test_choice.py::test_p28_a_get_by_id_seals_what_is_open_below_the_first_sealed_bucket",
         ),
     ),
     Ablation(
@@ -939,7 +943,7 @@ ABLATIONS: Final = (
         rule="A bucket whose holder only extends is free.",
         old="        lately_us = min(lately_us, max(lately_us if at is None else at for at in began))\n",
         new="",
-        tests=("tests/node/test_choice.py::test_p28_a_bucket_whose_holder_only_extends_is_free",),
+        tests=("tests/engine/test_choice.py::test_p28_a_bucket_whose_holder_only_extends_is_free",),
     ),
     Ablation(
         mark="R1",
@@ -948,7 +952,7 @@ ABLATIONS: Final = (
         new="    if has_skipped:\n",
         tests=(
             "tests/unit/test_sink_txn.py::test_r1_the_row_must_show_the_epoch_that_every_task_wrote_under",
-            "tests/node/test_transaction.py::test_r1_a_commit_reads_the_row_anew_and_must_find_its_own_epoch",
+            "tests/engine/test_transaction.py::test_r1_a_commit_reads_the_row_anew_and_must_find_its_own_epoch",
         ),
     ),
     Ablation(
@@ -956,7 +960,7 @@ ABLATIONS: Final = (
         rule="A producer that slept looks at its bucket before it writes into it.",
         old="        if began - block.proven_at <= min(",
         new="        if True or began <= min(",
-        tests=("tests/node/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
+        tests=("tests/engine/test_put.py::test_r2_a_producer_that_slept_looks_before_it_writes",),
     ),
     Ablation(
         mark="P6",
@@ -965,7 +969,7 @@ ABLATIONS: Final = (
         new="one.answer.set_result(found)\n",
         tests=(
             "tests/unit/test_together.py::test_p6_each_is_told_what_became_of_its_own_messages",
-            "tests/node/test_together.py::test_p6_what_cannot_be_settled_is_told_to_each_caller_by_its_own_ids",
+            "tests/engine/test_together.py::test_p6_what_cannot_be_settled_is_told_to_each_caller_by_its_own_ids",
         ),
     ),
     Ablation(
@@ -992,7 +996,7 @@ ABLATIONS: Final = (
         old="min(lane.settings.linger_s, lane.rest_s)",
         new="lane.settings.linger_s",
         tests=(
-            "tests/node/test_time.py::test_t12_a_producer_looks_before_repair_may_have_dropped_its_bucket",
+            "tests/engine/test_time.py::test_t12_a_producer_looks_before_repair_may_have_dropped_its_bucket",
         ),
     ),
     Ablation(
@@ -1003,7 +1007,7 @@ ABLATIONS: Final = (
 """,
         new="",
         tests=(
-            "tests/node/test_transaction.py::test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment",
+            "tests/engine/test_transaction.py::test_r3_a_writer_is_known_to_be_at_work_from_its_first_moment",
         ),
     ),
     Ablation(
@@ -1022,7 +1026,7 @@ ABLATIONS: Final = (
         new="    if False:\n",
         tests=(
             "tests/unit/test_sink_txn.py::test_r4_a_batch_older_than_the_last_is_diverged_never_skipped",
-            "tests/node/test_transaction.py::test_r4_an_older_batch_is_diverged",
+            "tests/engine/test_transaction.py::test_r4_an_older_batch_is_diverged",
         ),
     ),
     Ablation(
@@ -1032,7 +1036,7 @@ ABLATIONS: Final = (
         new="past=row.past",
         tests=(
             "tests/unit/test_sink_txn.py::test_r5_the_commit_registers_the_run_and_supersedes_the_old_one",
-            "tests/node/test_transaction.py::test_r5_a_restarted_run_takes_over_and_the_old_one_is_fenced",
+            "tests/engine/test_transaction.py::test_r5_a_restarted_run_takes_over_and_the_old_one_is_fenced",
         ),
     ),
     Ablation(
@@ -1050,7 +1054,7 @@ ABLATIONS: Final = (
         old="            if is_theirs or is_crowded(row.value, now_us=now_us):\n",
         new="            if available < 0:\n",
         tests=(
-            "tests/node/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",
+            "tests/engine/test_row_limits.py::test_t11_a_get_looks_for_other_buckets_beside_a_crowded_one",
         ),
     ),
     Ablation(
@@ -1067,7 +1071,7 @@ ABLATIONS: Final = (
         rule="A row keeps one tag per client, however often that client writes.",
         old="[old for old in self.entries if old.client != tag.client] + [tag]",
         new="[*self.entries, tag]",
-        tests=("tests/node/test_cas.py::test_r8_a_client_has_one_tag_however_often_it_writes",),
+        tests=("tests/engine/test_cas.py::test_r8_a_client_has_one_tag_however_often_it_writes",),
     ),
     Ablation(
         mark="R8",
@@ -1075,7 +1079,7 @@ ABLATIONS: Final = (
         old="            if now is not None and now.version.tags.evicted > base:\n",
         new="            if False:\n",
         tests=(
-            "tests/node/test_cas.py::test_r8_more_clients_than_tags_make_a_lost_answer_a_look_at_effects",
+            "tests/engine/test_cas.py::test_r8_more_clients_than_tags_make_a_lost_answer_a_look_at_effects",
         ),
     ),
     Ablation(
@@ -1090,7 +1094,9 @@ ABLATIONS: Final = (
         rule="One call seals at most eight young buckets.",
         old="        for _ in range(SEALS_PER_CALL):\n",
         new="        for _ in list(left):\n",
-        tests=("tests/node/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",),
+        tests=(
+            "tests/engine/test_reader.py::test_r10_one_call_seals_at_most_so_many_young_buckets",
+        ),
     ),
     Ablation(
         mark="R10",
@@ -1098,7 +1104,7 @@ ABLATIONS: Final = (
         old="            if bucket >= low and not self.undecided",
         new="            if bucket >= self._lane.read_pointers().repair and not self._undecided",
         tests=(
-            "tests/node/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
+            "tests/engine/test_reader.py::test_r10_silent_buckets_cost_one_read_of_the_repair_pointer_together",
         ),
     ),
     Ablation(
@@ -1106,14 +1112,14 @@ ABLATIONS: Final = (
         rule="A gap is as old as the oldest later row says, so a consumer of this moment can close it.",
         old="                oldest = min(oldest, times[later.pop(0)])\n",
         new="                later.pop(0)\n",
-        tests=("tests/node/test_reader.py::test_r11_a_gap_is_as_old_as_any_later_bucket_says",),
+        tests=("tests/engine/test_reader.py::test_r11_a_gap_is_as_old_as_any_later_bucket_says",),
     ),
     Ablation(
         mark="R11",
         rule="A bucket that was closed before its writer came is replaced by another.",
         old="    is_ours = isinstance(outcome, Applied) and outcome.now.value.status is Status.WRITING\n",
         new="    is_ours = True\n",
-        tests=("tests/node/test_bulk.py::test_r11_a_refused_bucket_is_replaced",),
+        tests=("tests/engine/test_bulk.py::test_r11_a_refused_bucket_is_replaced",),
     ),
     Ablation(
         mark="R11",
@@ -1121,7 +1127,7 @@ ABLATIONS: Final = (
         old="min(wanted[lane], most)",
         new="wanted[lane]",
         tests=(
-            "tests/node/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
+            "tests/engine/test_bulk_buckets.py::test_r11_no_block_is_larger_than_its_rows_are_soon_there",
         ),
     ),
     Ablation(
@@ -1130,7 +1136,7 @@ ABLATIONS: Final = (
         old="        while self._end in self:\n            self._end = BucketNo(self._end + 1)\n",
         new="        while self._end in self or BucketNo(self._end + 1) in self:\n            self._end = BucketNo(self._end + 1)\n",
         tests=(
-            "tests/node/test_finished.py::test_what_comes_back_behind_finished_buckets_is_found",
+            "tests/engine/test_finished.py::test_what_comes_back_behind_finished_buckets_is_found",
         ),
     ),
     Ablation(
@@ -1139,7 +1145,7 @@ ABLATIONS: Final = (
         old="        await returns.hint(return_times_us(sealed))\n",
         new="",
         tests=(
-            "tests/node/test_seal.py::test_r12_hints_of_lease_and_delays_are_written_before_the_seal",
+            "tests/engine/test_seal.py::test_r12_hints_of_lease_and_delays_are_written_before_the_seal",
         ),
     ),
     Ablation(
@@ -1147,7 +1153,7 @@ ABLATIONS: Final = (
         rule="The hints of a batch's delays are written before it becomes visible.",
         old="        await ExpiryHintWriter(lane, bucket).hint(return_times_us(new))\n",
         new="",
-        tests=("tests/node/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
+        tests=("tests/engine/test_bulk.py::test_delays_of_a_batch_are_groups_with_hints",),
     ),
     Ablation(
         mark="T4",
@@ -1155,7 +1161,7 @@ ABLATIONS: Final = (
         old="    due = union(group.runs for group in row.delayed if group.due_us <= now_us)\n",
         new="    due, now_us = EMPTY, 0\n",
         tests=(
-            "tests/node/test_late_hints.py::test_t4_what_fell_due_before_a_bucket_was_published_is_fresh",
+            "tests/engine/test_late_hints.py::test_t4_what_fell_due_before_a_bucket_was_published_is_fresh",
         ),
     ),
     Ablation(
@@ -1164,7 +1170,7 @@ ABLATIONS: Final = (
         old="    at = max(minute, now)\n",
         new="    at = minute\n",
         tests=(
-            "tests/node/test_late_hints.py::test_t4_a_hint_is_never_written_behind_the_present_minute",
+            "tests/engine/test_late_hints.py::test_t4_a_hint_is_never_written_behind_the_present_minute",
         ),
     ),
     Ablation(
@@ -1173,8 +1179,8 @@ ABLATIONS: Final = (
         old="            await self._write([now_us], now_us)\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_late_hints.py::test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again",
-            "tests/node/test_late_hints.py::test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again",
+            "tests/engine/test_late_hints.py::test_t4_a_seal_that_sleeps_between_hint_and_cas_hints_again",
+            "tests/engine/test_late_hints.py::test_t4_what_is_given_back_by_a_cas_that_came_late_is_hinted_again",
         ),
     ),
     Ablation(
@@ -1209,7 +1215,7 @@ ABLATIONS: Final = (
         old="        raise _ended(once.who)\n",
         new="        once = begin_once(lane, once.who.sink_id)\n",
         tests=(
-            "tests/node/test_transaction.py::test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction",
+            "tests/engine/test_transaction.py::test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction",
         ),
     ),
     Ablation(
@@ -1217,14 +1223,16 @@ ABLATIONS: Final = (
         rule="A mover deletes its sink row only when all it lists is visible: without the row that is void.",
         old="    await target.store.sinks.delete(sink_id, stored)\n",
         new="    pass\n",
-        tests=("tests/node/test_repair.py::test_r14_the_row_of_a_move_goes_when_the_move_is_over",),
+        tests=(
+            "tests/engine/test_repair.py::test_r14_the_row_of_a_move_goes_when_the_move_is_over",
+        ),
     ),
     Ablation(
         mark="R15",
         rule="A message with a part missing does not exist.",
         old="    if len(parts) == head.parts and all(",
         new="    if all(",
-        tests=("tests/node/test_seal.py::test_r15_a_message_with_a_part_missing_does_not_exist",),
+        tests=("tests/engine/test_seal.py::test_r15_a_message_with_a_part_missing_does_not_exist",),
     ),
     Ablation(
         mark="T20",
@@ -1251,7 +1259,7 @@ ABLATIONS: Final = (
         old="            if mine and _is_for(row, lease_id, action):\n",
         new="            if mine:\n",
         tests=(
-            "tests/node/test_claims.py::test_r17_extend_never_takes_a_lease_back_from_a_later_run",
+            "tests/engine/test_claims.py::test_r17_extend_never_takes_a_lease_back_from_a_later_run",
         ),
     ),
     Ablation(
@@ -1260,7 +1268,7 @@ ABLATIONS: Final = (
         within="cassieq_spark/queue/admin.py",
         old="    closed = await seal.finish(lane, bucket, rows[bucket])\n",
         new="    closed = rows[bucket] and await seal.finish(lane, bucket, rows[bucket])\n",
-        tests=("tests/node/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
+        tests=("tests/engine/test_life.py::test_r18_a_purge_drops_all_and_touches_no_open_bucket",),
     ),
     Ablation(
         mark="R20",
@@ -1269,7 +1277,7 @@ ABLATIONS: Final = (
         new="        if lease.lease_id not in named or is_expired(lease, now_us):\n",
         tests=(
             "tests/unit/test_lease.py::test_r20_a_lease_that_ran_out_and_was_not_claimed_again_still_acks",
-            "tests/node/test_claims.py::test_r20_an_ack_after_the_end_counts_if_nobody_claimed_again",
+            "tests/engine/test_claims.py::test_r20_an_ack_after_the_end_counts_if_nobody_claimed_again",
         ),
     ),
     Ablation(
@@ -1287,7 +1295,7 @@ ABLATIONS: Final = (
         old="now_us + max(self.holder.visibility_us, self.lane.store.sender.spare_us)",
         new="now_us + self.holder.visibility_us",
         tests=(
-            "tests/node/test_claims.py::test_r21_a_lease_lasts_some_of_the_clients_own_cas_times",
+            "tests/engine/test_claims.py::test_r21_a_lease_lasts_some_of_the_clients_own_cas_times",
         ),
     ),
     Ablation(
@@ -1304,7 +1312,7 @@ ABLATIONS: Final = (
         rule="Without a dead-letter queue nothing dies.",
         old="return settings.max_deliveries if settings.dead_letter_queue is not None else None",
         new="return settings.max_deliveries",
-        tests=("tests/node/test_claims.py::test_r22_without_a_dead_letter_queue_nothing_dies",),
+        tests=("tests/engine/test_claims.py::test_r22_without_a_dead_letter_queue_nothing_dies",),
     ),
     Ablation(
         mark="R23",
@@ -1312,7 +1320,7 @@ ABLATIONS: Final = (
         old="    for stamp in (1, session.clock.now_us() + _DAY_US, DELETED):\n",
         new="    for stamp in (1, session.clock.now_us() + _DAY_US):\n",
         tests=(
-            "tests/node/test_pointers.py::test_r23_bootstrap_proves_small_far_and_largest_timestamps",
+            "tests/engine/test_pointers.py::test_r23_bootstrap_proves_small_far_and_largest_timestamps",
         ),
     ),
     Ablation(
@@ -1322,7 +1330,7 @@ ABLATIONS: Final = (
         new="    if False:\n",
         tests=(
             "tests/unit/test_sink_txn.py::test_r24_a_row_that_nobody_has_committed_under_still_belongs_to_its_queue",
-            "tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",
+            "tests/engine/test_transaction.py::test_r24_one_sink_id_serves_one_queue",
         ),
     ),
     Ablation(
@@ -1331,7 +1339,7 @@ ABLATIONS: Final = (
         old="        if len(encoded) <= LIST_IN_ROW_BYTES:\n",
         new="        if True:\n",
         tests=(
-            "tests/node/test_transaction.py::test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole",
+            "tests/engine/test_transaction.py::test_r24_a_long_list_is_kept_beside_the_row_and_read_back_whole",
         ),
     ),
     Ablation(
@@ -1339,7 +1347,7 @@ ABLATIONS: Final = (
         rule="A sink is forgotten only by its own queue's name, while that queue is alive.",
         old="        elif not (await lane.store.lane(stored.value.lane).pointers.read()).is_deleted:\n",
         new="        elif False:\n",
-        tests=("tests/node/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
+        tests=("tests/engine/test_transaction.py::test_r24_one_sink_id_serves_one_queue",),
     ),
     Ablation(
         mark="R25",
@@ -1349,7 +1357,9 @@ ABLATIONS: Final = (
                 await self.first.read_pointers()
 """,
         new="                pass\n",
-        tests=("tests/node/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",),
+        tests=(
+            "tests/engine/test_pointers.py::test_r25_a_lane_marked_deleted_says_so_to_everybody",
+        ),
     ),
     Ablation(
         mark="R26",
@@ -1360,7 +1370,7 @@ ABLATIONS: Final = (
         new="",
         tests=(
             "tests/unit/test_sink_txn.py::test_r26_a_second_write_of_one_run_in_one_batch_is_refused_where_asked",
-            "tests/node/test_transaction.py::test_r26_the_second_write_of_a_batch_is_refused",
+            "tests/engine/test_transaction.py::test_r26_the_second_write_of_a_batch_is_refused",
         ),
     ),
     Ablation(
@@ -1374,7 +1384,7 @@ ABLATIONS: Final = (
             "        available = claimable(row.value, now_us=now_us, below=below, max_deliveries=limit)\n"
         ),
         tests=(
-            "tests/node/test_row_limits.py::test_t2_many_updated_messages_that_were_given_back_hide_nothing",
+            "tests/engine/test_row_limits.py::test_t2_many_updated_messages_that_were_given_back_hide_nothing",
         ),
     ),
     Ablation(
@@ -1422,7 +1432,7 @@ ABLATIONS: Final = (
         old="        unread = wanted - rows.keys()\n",
         new="        unread = self.away.keys()\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",
+            "tests/engine/test_slow_replica.py::test_t5_the_time_pointer_stays_at_a_bucket_that_was_passed_over",
         ),
     ),
     Ablation(
@@ -1431,7 +1441,7 @@ ABLATIONS: Final = (
         old="        if away := self._scanner.passed_over:\n",
         new="        if away := self._scanner.away:\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_a_get_says_none_of_nothing_that_it_has_passed_over",
+            "tests/engine/test_slow_replica.py::test_t5_a_get_says_none_of_nothing_that_it_has_passed_over",
         ),
     ),
     Ablation(
@@ -1440,7 +1450,7 @@ ABLATIONS: Final = (
         old="            found, _ = await lane.buckets.read_some([block.bucket])\n",
         new="            found = {block.bucket: await lane.buckets.read(block.bucket)}\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_a_producer_whose_bucket_does_not_answer_takes_another",
+            "tests/engine/test_slow_replica.py::test_t5_a_producer_whose_bucket_does_not_answer_takes_another",
         ),
     ),
     Ablation(
@@ -1449,7 +1459,7 @@ ABLATIONS: Final = (
         old='        event(_logger, "pointer_not_advanced", **lane.as_fields(), error=str(error))\n',
         new="        raise\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written",
+            "tests/engine/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_a_pointer_cannot_be_written",
         ),
     ),
     Ablation(
@@ -1458,7 +1468,7 @@ ABLATIONS: Final = (
         old="    return return_times_us(new, moved) + shifted\n",
         new="    return return_times_us(new, moved)\n",
         tests=(
-            "tests/node/test_late_hints.py::test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now",
+            "tests/engine/test_late_hints.py::test_t4_delays_that_a_release_moves_are_hinted_where_they_are_now",
         ),
     ),
     Ablation(
@@ -1467,7 +1477,7 @@ ABLATIONS: Final = (
         old="    for bucket, result in zip(todo, await lane.store.session.each(work, todo), strict=True):\n",
         new="    for bucket, result in zip(todo, await lane.store.session.map(work, todo), strict=True):\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_what_is_done_with_other_buckets_is_done_before_one_is_told_to_have_failed",
+            "tests/engine/test_slow_replica.py::test_t5_what_is_done_with_other_buckets_is_done_before_one_is_told_to_have_failed",
         ),
     ),
     Ablation(
@@ -1476,7 +1486,7 @@ ABLATIONS: Final = (
         old="        while self._taken and now - self._taken[0].since_s >= SLOW_S:\n",
         new="        while self._taken and now - self._taken[0].since_s >= 1e9:\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other",
+            "tests/engine/test_slow_replica.py::test_t5_more_stuck_buckets_than_threads_at_once_hold_up_no_other",
         ),
     ),
     Ablation(
@@ -1486,7 +1496,7 @@ ABLATIONS: Final = (
         new="            raise named(error, lane, bucket)\n",
         within="cassieq_spark/queue/get/scan.py",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer",
+            "tests/engine/test_slow_replica.py::test_t5_a_get_hands_out_what_lies_behind_a_bucket_that_does_not_answer",
         ),
     ),
     Ablation(
@@ -1495,7 +1505,7 @@ ABLATIONS: Final = (
         old="            return bucket in unread or still_due(rows.get(bucket), minute)\n",
         new="            return still_due(rows.get(bucket), minute)\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",
+            "tests/engine/test_slow_replica.py::test_t5_the_time_pointer_does_not_pass_a_minute_of_a_bucket_that_was_not_read",
         ),
     ),
     Ablation(
@@ -1507,7 +1517,7 @@ ABLATIONS: Final = (
             "        with self._session.call() as call, one, self._using(key, port) as row:\n"
         ),
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_nobody_waits_for_another_threads_ack_of_another_bucket",
+            "tests/engine/test_slow_replica.py::test_t5_nobody_waits_for_another_threads_ack_of_another_bucket",
         ),
     ),
     Ablation(
@@ -1521,7 +1531,7 @@ ABLATIONS: Final = (
             "                session.begin(all_of, None)\n"
         ),
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
+            "tests/engine/test_slow_replica.py::test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still",
         ),
     ),
     Ablation(
@@ -1548,7 +1558,7 @@ ABLATIONS: Final = (
         old="async with within(min(at_most_s, LONGEST_WAIT_S), clock):",
         new="async with within(LONGEST_WAIT_S, clock):",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
+            "tests/engine/test_slow_replica.py::test_t5_what_waits_for_another_cas_of_the_same_row_waits_for_one_deadline",
         ),
     ),
     Ablation(
@@ -1557,7 +1567,7 @@ ABLATIONS: Final = (
         old="            if self._is_closing:\n                raise ClientClosed",
         new="            if False:\n                raise ClientClosed",
         tests=(
-            "tests/node/test_slow_replica.py::test_t16_an_ack_that_close_comes_between_is_stored_or_refused",
+            "tests/engine/test_slow_replica.py::test_t16_an_ack_that_close_comes_between_is_stored_or_refused",
         ),
     ),
     Ablation(
@@ -1566,7 +1576,7 @@ ABLATIONS: Final = (
         old="        except StoreError as error:\n            # An ambiguous claim",
         new="        except ZeroDivisionError as error:\n            # An ambiguous claim",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it",
+            "tests/engine/test_slow_replica.py::test_t22_a_seal_that_is_not_answered_takes_no_lease_with_it",
         ),
     ),
     Ablation(
@@ -1575,7 +1585,7 @@ ABLATIONS: Final = (
         old="        flight.add_done_callback(partial(_give_back, lane, bucket), context=Context())\n",
         new="",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_uncounted",
+            "tests/engine/test_slow_replica.py::test_t22_a_claim_that_is_answered_when_nobody_waits_any_more_is_given_back_uncounted",
         ),
     ),
     Ablation(
@@ -1584,7 +1594,7 @@ ABLATIONS: Final = (
         old="            await give_back(claimed)  # no consumer gets to see them [T22]\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
+            "tests/engine/test_slow_replica.py::test_t22_what_is_claimed_is_given_back_uncounted_where_it_cannot_be_confirmed",
         ),
         within="cassieq_spark/queue/get/claim.py",
     ),
@@ -1621,7 +1631,7 @@ ABLATIONS: Final = (
             "                    raise\n"
         ),
         tests=(
-            "tests/node/test_slow_replica.py::test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous",
+            "tests/engine/test_slow_replica.py::test_t23_a_cas_whose_row_cannot_be_read_after_a_refused_resend_is_ambiguous",
         ),
     ),
     Ablation(
@@ -1632,7 +1642,7 @@ ABLATIONS: Final = (
         ),
         new=("                    if error:\n                        raise refused from error\n"),
         tests=(
-            "tests/node/test_slow_replica.py::test_t23_a_resend_that_the_server_will_not_run_is_ambiguous",
+            "tests/engine/test_slow_replica.py::test_t23_a_resend_that_the_server_will_not_run_is_ambiguous",
         ),
     ),
     Ablation(
@@ -1652,7 +1662,7 @@ ABLATIONS: Final = (
             "                await self.acks.flush()\n"
         ),
         tests=(
-            "tests/node/test_slow_replica.py::test_t24_close_stores_acks_first_and_waits_for_no_get_for_long",
+            "tests/engine/test_slow_replica.py::test_t24_close_stores_acks_first_and_waits_for_no_get_for_long",
         ),
     ),
     Ablation(
@@ -1661,8 +1671,8 @@ ABLATIONS: Final = (
         old="    if found is not None and await _is_born_again(store, found.value):\n",
         new="    if False:\n",
         tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
-            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
+            "tests/engine/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
+            "tests/engine/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
         ),
     ),
     Ablation(
@@ -1671,9 +1681,9 @@ ABLATIONS: Final = (
         old="        if not await _is_born_again(store, row):\n",
         new="        if True:\n",
         tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
-            "tests/node/test_born_again.py::test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted",
-            "tests/node/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
+            "tests/engine/test_born_again.py::test_t14_a_queue_row_that_is_born_again_is_no_queue",
+            "tests/engine/test_born_again.py::test_t14_a_view_shows_a_queue_row_that_is_born_again_as_one_being_deleted",
+            "tests/engine/test_born_again.py::test_t14_repair_removes_a_queue_row_that_was_born_again",
         ),
     ),
     Ablation(
@@ -1682,7 +1692,7 @@ ABLATIONS: Final = (
         old="            if not await _is_usable(store, found.value):\n",
         new="            if found.value.status is QueueStatus.DELETING:\n",
         tests=(
-            "tests/node/test_born_again.py::test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use",
+            "tests/engine/test_born_again.py::test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use",
         ),
     ),
     Ablation(
@@ -1691,7 +1701,7 @@ ABLATIONS: Final = (
         old="            await give_up(store, dict(zip(lanes, unused, strict=True)))\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
+            "tests/engine/test_born_again.py::test_t14_a_create_that_lost_its_name_to_another_has_no_effect_later",
         ),
     ),
     Ablation(
@@ -1700,7 +1710,7 @@ ABLATIONS: Final = (
         old="    if not isinstance(closed, Applied):\n",
         new="    if closed.now is None:\n",
         tests=(
-            "tests/node/test_born_again.py::test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_name",
+            "tests/engine/test_born_again.py::test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_name",
         ),
     ),
     Ablation(
@@ -1709,8 +1719,8 @@ ABLATIONS: Final = (
         old="        if not lane.is_first:\n            await begin_queue(lane.first)\n",
         new="",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
-            "tests/node/test_fixed_lanes.py::test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane",
+            "tests/engine/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_second_lane_alone_is_not_given_up",
+            "tests/engine/test_fixed_lanes.py::test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane",
         ),
     ),
     Ablation(
@@ -1721,7 +1731,7 @@ ABLATIONS: Final = (
 """,
         new="            seen.is_begun = True\n",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
+            "tests/engine/test_fixed_lanes.py::test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended",
         ),
     ),
     Ablation(
@@ -1734,7 +1744,7 @@ ABLATIONS: Final = (
         await close_unused(store, first, row)
 """,
         tests=(
-            "tests/node/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others",
+            "tests/engine/test_fixed_lanes.py::test_t14_a_queue_in_use_by_its_first_lane_keeps_its_others",
         ),
     ),
     Ablation(
@@ -1743,7 +1753,7 @@ ABLATIONS: Final = (
         old="monotons.insert(begin), lanes)",
         new="monotons.insert(begin), lanes[:1])",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_a_queue_has_a_lane_for_each_priority_and_shard",
+            "tests/engine/test_fixed_lanes.py::test_a_queue_has_a_lane_for_each_priority_and_shard",
         ),
     ),
     Ablation(
@@ -1754,7 +1764,7 @@ ABLATIONS: Final = (
 """,
         new="",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
+            "tests/engine/test_fixed_lanes.py::test_nothing_of_a_deleted_queue_goes_before_all_its_lanes_are_marked",
         ),
     ),
     Ablation(
@@ -1770,7 +1780,7 @@ ABLATIONS: Final = (
         old="        shard = self.shard % settings.shards\n",
         new="        shard = self.shard = (self.shard + 1) % settings.shards\n",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_a_producer_keeps_to_one_shard_so_that_a_trickle_fills_one_bucket",
+            "tests/engine/test_fixed_lanes.py::test_a_producer_keeps_to_one_shard_so_that_a_trickle_fills_one_bucket",
         ),
     ),
     Ablation(
@@ -1779,7 +1789,7 @@ ABLATIONS: Final = (
         old="                self._chunks,\n",
         new="                self._lane.store.chunk_writer(writes_in_flight=4),\n",
         tests=(
-            "tests/node/test_bulk.py::test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one",
+            "tests/engine/test_bulk.py::test_a_task_writes_no_more_at_once_into_many_lanes_than_into_one",
         ),
     ),
     Ablation(
@@ -1788,7 +1798,7 @@ ABLATIONS: Final = (
         old="        blocks = await session.map(partial(_reserve_some, todo, most), lanes)",
         new="        blocks = [await _reserve_some(todo, most, lane) for lane in lanes]",
         tests=(
-            "tests/node/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
+            "tests/engine/test_bulk_buckets.py::test_buckets_of_all_lanes_are_opened_side_by_side",
         ),
     ),
     Ablation(
@@ -1797,7 +1807,7 @@ ABLATIONS: Final = (
         old="settle_bucket(its_lane, place.bucket, leases, tells_acked=tells_acked)",
         new="settle_bucket(lane, place.bucket, leases, tells_acked=tells_acked)",
         tests=(
-            "tests/node/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
+            "tests/engine/test_fixed_lanes.py::test_receipts_of_the_same_bucket_and_offsets_in_two_lanes_settle_their_own",
         ),
     ),
     Ablation(
@@ -1816,7 +1826,7 @@ ABLATIONS: Final = (
         old=" if place.lane == lane.lane_id}\n",
         new=" if place.bucket >= 0}\n",
         tests=(
-            "tests/node/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
+            "tests/engine/test_lane_moves.py::test_a_redrive_takes_messages_of_the_lanes_they_are_in_and_no_others",
         ),
     ),
     Ablation(
@@ -1852,7 +1862,7 @@ ABLATIONS: Final = (
         old="        and due.period >= first_open(lane, pointers)\n",
         new="",
         tests=(
-            "tests/node/test_due_births.py::test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere",
+            "tests/engine/test_due_births.py::test_u2_a_birth_in_a_closed_period_is_undone_and_the_message_goes_elsewhere",
         ),
     ),
     Ablation(
@@ -1861,7 +1871,7 @@ ABLATIONS: Final = (
         old="                healed.has_missed = True  # its due lanes, with their messages\n",
         new="",
         tests=(
-            "tests/node/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
+            "tests/engine/test_due_lanes.py::test_u9_a_move_is_ended_only_if_the_schedule_was_read",
         ),
     ),
     Ablation(
@@ -1871,7 +1881,7 @@ ABLATIONS: Final = (
         new="    return int(whole)\n",
         tests=(
             "tests/unit/test_lanes.py::test_u15_a_claim_for_one_message_offers_it_with_the_probability_of_fairness",
-            "tests/node/test_fixed_lanes.py::test_a_low_priority_is_slow_and_never_stuck",
+            "tests/engine/test_fixed_lanes.py::test_a_low_priority_is_slow_and_never_stuck",
         ),
     ),
     Ablation(
@@ -1879,7 +1889,7 @@ ABLATIONS: Final = (
         rule="Each get begins with the next shard.",
         old="        self._first_shard = (self._first_shard + 1) % self.lane.settings.shards\n",
         new="",
-        tests=("tests/node/test_fixed_lanes.py::test_one_consumer_serves_all_shards_in_turn",),
+        tests=("tests/engine/test_fixed_lanes.py::test_one_consumer_serves_all_shards_in_turn",),
     ),
     Ablation(
         mark="U15",
@@ -1887,7 +1897,7 @@ ABLATIONS: Final = (
         old="        self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0\n",
         new="        self._rests_for_s = 0.0\n",
         tests=(
-            "tests/node/test_resting_lanes.py::test_u15_gets_from_one_lane_do_not_ask_the_quiet_ones_each_time",
+            "tests/engine/test_resting_lanes.py::test_u15_gets_from_one_lane_do_not_ask_the_quiet_ones_each_time",
         ),
     ),
     Ablation(
@@ -1896,8 +1906,8 @@ ABLATIONS: Final = (
         old="            if budget.is_full or not await self._go_through(await self._wake(tier), budget):\n",
         new="            if budget.is_full:\n",
         tests=(
-            "tests/node/test_resting_lanes.py::test_a_get_that_finds_too_little_asks_all_lanes",
-            "tests/node/test_resting_lanes.py::test_no_lower_class_fills_a_get_before_what_rests_in_a_higher_one",
+            "tests/engine/test_resting_lanes.py::test_a_get_that_finds_too_little_asks_all_lanes",
+            "tests/engine/test_resting_lanes.py::test_no_lower_class_fills_a_get_before_what_rests_in_a_higher_one",
         ),
     ),
     Ablation(
@@ -1906,7 +1916,7 @@ ABLATIONS: Final = (
         old="            has_some = has_some or any(self.readers[at].since is None for at in tier)\n",
         new="            has_some = True\n",
         tests=(
-            "tests/node/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
+            "tests/engine/test_resting_lanes.py::test_if_all_lanes_were_quiet_each_get_asks_them_all",
         ),
     ),
     Ablation(
@@ -1921,7 +1931,7 @@ ABLATIONS: Final = (
             return True
 """,
         tests=(
-            "tests/node/test_resting_lanes.py::test_u15_a_lane_with_news_does_not_rest_until_it_was_read",
+            "tests/engine/test_resting_lanes.py::test_u15_a_lane_with_news_does_not_rest_until_it_was_read",
         ),
     ),
     Ablation(
@@ -1930,7 +1940,7 @@ ABLATIONS: Final = (
         old="        self._go_on(at_most)\n",
         new="",
         tests=(
-            "tests/node/test_resting_lanes.py::test_p28_with_rivals_a_program_goes_on_in_the_lane_of_its_own_bucket",
+            "tests/engine/test_resting_lanes.py::test_p28_with_rivals_a_program_goes_on_in_the_lane_of_its_own_bucket",
         ),
     ),
     Ablation(
@@ -1947,21 +1957,23 @@ ABLATIONS: Final = (
         rule="A seal takes the latest put, not the first.",
         old="    put_us = max((chunk.enqueued_us for chunk in chunks), default=0)\n",
         new="    put_us = min((chunk.enqueued_us for chunk in chunks), default=0)\n",
-        tests=("tests/node/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",),
+        tests=(
+            "tests/engine/test_expiry.py::test_u7_retention_ends_for_a_bucket_that_nobody_reads",
+        ),
     ),
     Ablation(
         mark="U14",
         rule="What somebody was given once is not cancelled.",
         old="            *(part.runs for part in row.returned if not part.deliveries),\n",
         new="            *(part.runs for part in row.returned),\n",
-        tests=("tests/node/test_cancel.py::test_what_was_given_to_somebody_is_not_cancelled",),
+        tests=("tests/engine/test_cancel.py::test_what_was_given_to_somebody_is_not_cancelled",),
     ),
     Ablation(
         mark="U14",
         rule="The row remembers what was cancelled, for whoever lost the answer.",
         old="            cancelled=row.cancelled | gone,\n",
         new="",
-        tests=("tests/node/test_cancel.py::test_u14_a_lost_answer_changes_nothing",),
+        tests=("tests/engine/test_cancel.py::test_u14_a_lost_answer_changes_nothing",),
     ),
     Ablation(
         mark="U3",
@@ -1973,7 +1985,7 @@ ABLATIONS: Final = (
         is_stored = await its_lane.messages.has_row(entry.bucket, entry.offset)
 """,
         tests=(
-            "tests/node/test_dedup.py::test_u3_a_message_that_comes_after_its_bucket_was_sealed_is_no_duplicate",
+            "tests/engine/test_dedup.py::test_u3_a_message_that_comes_after_its_bucket_was_sealed_is_no_duplicate",
         ),
     ),
     Ablation(
@@ -1982,7 +1994,7 @@ ABLATIONS: Final = (
         old="            if known.value.place == mine.place:\n",
         new="            if outcome.__class__.__name__ == 'Applied' or known.value.place == mine.place:\n",
         tests=(
-            "tests/node/test_dedup.py::test_u3_an_entry_that_others_took_behind_a_lost_answer_is_settled",
+            "tests/engine/test_dedup.py::test_u3_an_entry_that_others_took_behind_a_lost_answer_is_settled",
         ),
     ),
     Ablation(
@@ -1991,7 +2003,7 @@ ABLATIONS: Final = (
         old="        known = self._mine.get(key)\n",
         new="        known = self._mine.get(key)\n        if known is not None:\n            return None\n",
         tests=(
-            "tests/node/test_dedup.py::test_u4_a_producer_whose_bucket_was_closed_moves_its_entry_first",
+            "tests/engine/test_dedup.py::test_u4_a_producer_whose_bucket_was_closed_moves_its_entry_first",
         ),
     ),
     Ablation(
@@ -2000,8 +2012,8 @@ ABLATIONS: Final = (
         old="            await lane.kept.write(bucket, to_keep[bucket])\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
-            "tests/node/test_dedup.py::test_u5_a_repair_that_dies_at_any_statement_keeps_it",
+            "tests/engine/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
+            "tests/engine/test_dedup.py::test_u5_a_repair_that_dies_at_any_statement_keeps_it",
         ),
     ),
     Ablation(
@@ -2010,7 +2022,7 @@ ABLATIONS: Final = (
         old="    if entry.bucket < low:\n",
         new="    if False:\n",
         tests=(
-            "tests/node/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
+            "tests/engine/test_dedup.py::test_u5_below_the_repair_pointer_only_what_was_kept_is_believed",
         ),
     ),
     Ablation(
@@ -2019,8 +2031,8 @@ ABLATIONS: Final = (
         old="            if await happened(lane, known.value, young_us=young_us):\n",
         new="            if await True:\n",
         tests=(
-            "tests/node/test_dedup.py::test_u13_what_never_happened_is_no_duplicate_however_young_it_is",
-            "tests/node/test_dedup.py::test_a_put_that_dies_at_any_statement_is_put_again_once",
+            "tests/engine/test_dedup.py::test_u13_what_never_happened_is_no_duplicate_however_young_it_is",
+            "tests/engine/test_dedup.py::test_a_put_that_dies_at_any_statement_is_put_again_once",
         ),
     ),
     Ablation(
@@ -2048,7 +2060,7 @@ ABLATIONS: Final = (
         new="            for priority in range(at_least, self.priorities)\n",
         tests=(
             "tests/unit/test_lanes.py::test_each_lane_is_read_once_in_a_turn_and_no_lower_class_before_a_higher",
-            "tests/node/test_fixed_lanes.py::test_the_highest_priority_is_handed_out_first",
+            "tests/engine/test_fixed_lanes.py::test_the_highest_priority_is_handed_out_first",
         ),
     ),
     Ablation(
@@ -2057,7 +2069,7 @@ ABLATIONS: Final = (
         old="    return max((at for at in more_at if at <= until), default=None)\n",
         new="    return None\n",
         tests=(
-            "tests/node/test_classes_in_order.py::test_the_first_get_of_a_consumer_keeps_the_order_of_classes",
+            "tests/engine/test_classes_in_order.py::test_the_first_get_of_a_consumer_keeps_the_order_of_classes",
         ),
     ),
     Ablation(
@@ -2066,7 +2078,7 @@ ABLATIONS: Final = (
         old="                self._owed += [lane_id] if lane_id in self._new else []\n",
         new="",
         tests=(
-            "tests/node/test_classes_in_order.py::test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers",
+            "tests/engine/test_classes_in_order.py::test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers",
         ),
     ),
     Ablation(
@@ -2075,8 +2087,8 @@ ABLATIONS: Final = (
         old="            self._asked.discard(lane_id)\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
-            "tests/node/test_classes_in_order.py::test_a_get_that_kept_an_offer_free_goes_on_where_it_had_stopped",
+            "tests/engine/test_classes_in_order.py::test_what_an_offer_leaves_comes_before_lower_classes",
+            "tests/engine/test_classes_in_order.py::test_a_get_that_kept_an_offer_free_goes_on_where_it_had_stopped",
         ),
     ),
     Ablation(
@@ -2085,7 +2097,7 @@ ABLATIONS: Final = (
         old="        budget.is_untouched = whole.is_untouched and len(self._claimed) == self._of_offer\n",
         new="",
         tests=(
-            "tests/node/test_classes_in_order.py::test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones",
+            "tests/engine/test_classes_in_order.py::test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones",
         ),
     ),
     Ablation(
@@ -2094,7 +2106,7 @@ ABLATIONS: Final = (
         old="            offered.size_bytes = budget.size_bytes * fairness\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_lanes_away.py::test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority",
+            "tests/engine/test_lanes_away.py::test_a_batch_limited_by_bytes_is_mostly_of_the_highest_priority",
         ),
     ),
     Ablation(
@@ -2103,7 +2115,7 @@ ABLATIONS: Final = (
         old="        if not fairness or not is_part:\n",
         new="        if not fairness:\n",
         tests=(
-            "tests/node/test_lanes_away.py::test_a_claim_of_everything_begins_with_the_highest_priority",
+            "tests/engine/test_lanes_away.py::test_a_claim_of_everything_begins_with_the_highest_priority",
         ),
     ),
     Ablation(
@@ -2112,7 +2124,7 @@ ABLATIONS: Final = (
         old="        self.looked_at = [at for tier in tiers for at in tier]\n",
         new="",
         tests=(
-            "tests/node/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",
+            "tests/engine/test_lanes_away.py::test_a_get_of_higher_priorities_is_quiet_by_those_alone",
         ),
     ),
     Ablation(
@@ -2120,7 +2132,9 @@ ABLATIONS: Final = (
         rule="A lane that does not answer is passed over.",
         old="            search.fail(error)\n",
         new="            raise\n",
-        tests=("tests/node/test_lanes_away.py::test_a_lane_that_takes_no_hint_holds_up_no_other",),
+        tests=(
+            "tests/engine/test_lanes_away.py::test_a_lane_that_takes_no_hint_holds_up_no_other",
+        ),
     ),
     Ablation(
         mark="lanes",
@@ -2128,7 +2142,7 @@ ABLATIONS: Final = (
         old="go_round(search, budget, waits=False)",
         new="go_round(search, budget, waits=True)",
         tests=(
-            "tests/node/test_lanes_away.py::test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another",
+            "tests/engine/test_lanes_away.py::test_what_is_ready_in_one_lane_does_not_wait_for_what_is_young_in_another",
         ),
     ),
     Ablation(
@@ -2137,7 +2151,7 @@ ABLATIONS: Final = (
         old="                woken = await self._readers.news(lanes) if failures else []\n",
         new="                woken = await []\n",
         tests=(
-            "tests/node/test_lanes_away.py::test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found",
+            "tests/engine/test_lanes_away.py::test_what_comes_into_one_lane_while_a_get_waits_for_another_is_found",
         ),
     ),
     Ablation(
@@ -2148,7 +2162,7 @@ ABLATIONS: Final = (
         new="""            if not await self._step(lane_id, budget) and self._order is None:
                 return False  # leases run: they do not wait for a lane that does not answer""",
         tests=(
-            "tests/node/test_lanes_away.py::test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer",
+            "tests/engine/test_lanes_away.py::test_what_was_claimed_does_not_wait_for_lanes_that_do_not_answer",
         ),
     ),
     Ablation(
@@ -2157,7 +2171,7 @@ ABLATIONS: Final = (
         old="    return fixed.lane(min(priority, fixed.priorities - 1), shard % fixed.shards)\n",
         new="    return target.lane_id\n",
         tests=(
-            "tests/node/test_lane_moves.py::test_dead_letters_keep_their_priority_as_far_as_there_are_such",
+            "tests/engine/test_lane_moves.py::test_dead_letters_keep_their_priority_as_far_as_there_are_such",
         ),
     ),
     Ablation(
@@ -2166,7 +2180,7 @@ ABLATIONS: Final = (
         old="        priority = priority if before.priority is None else before.priority\n",
         new="",
         tests=(
-            "tests/node/test_lane_moves.py::test_a_redrive_puts_messages_back_into_their_priority_and_shard",
+            "tests/engine/test_lane_moves.py::test_a_redrive_puts_messages_back_into_their_priority_and_shard",
         ),
     ),
     Ablation(
@@ -2175,8 +2189,8 @@ ABLATIONS: Final = (
         old="    await _note(store, lane, Pointer.DROPPED, step.dropped)\n",
         new="",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
-            "tests/node/test_born_again.py::test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket",
+            "tests/engine/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
+            "tests/engine/test_born_again.py::test_t15_a_deletion_beside_another_goes_over_no_dropped_bucket",
         ),
     ),
     Ablation(
@@ -2185,7 +2199,7 @@ ABLATIONS: Final = (
         old="at_most=WINDOW",
         new="at_most=DELETED",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_long_deletion_goes_on_where_it_was_cut_off",
+            "tests/engine/test_born_again.py::test_t15_a_long_deletion_goes_on_where_it_was_cut_off",
         ),
     ),
     Ablation(
@@ -2194,7 +2208,7 @@ ABLATIONS: Final = (
         old="                await _note(store, lane, Pointer.END, end)\n",
         new="",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
+            "tests/engine/test_born_again.py::test_t15_a_deletion_that_was_cut_off_goes_over_no_dropped_bucket_again",
         ),
     ),
     Ablation(
@@ -2204,7 +2218,7 @@ ABLATIONS: Final = (
         old="DELETE_MONOTON, (self._lane,), before=old.version)\n",
         new="DELETE_MONOTON, (self._lane,), before=(await self.find() or old).version)\n",
         tests=(
-            "tests/node/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
+            "tests/engine/test_born_again.py::test_t15_what_is_reserved_beside_a_deletion_goes_with_it",
         ),
     ),
     Ablation(
@@ -2228,7 +2242,7 @@ ABLATIONS: Final = (
 """
         ),
         tests=(
-            "tests/node/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
+            "tests/engine/test_born_again.py::test_t15_two_that_delete_at_once_leave_nothing_between_them",
         ),
     ),
     Ablation(
@@ -2237,7 +2251,7 @@ ABLATIONS: Final = (
         old="            self.report.swept_lanes += await sweep_lanes(self._store, rows, messages)\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",
+            "tests/engine/test_born_again.py::test_t15_a_full_repair_removes_what_lands_in_a_lane_that_is_gone",
         ),
     ),
     Ablation(
@@ -2246,7 +2260,7 @@ ABLATIONS: Final = (
         old="sorted(found - named)",
         new="sorted(found)",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_leaves_a_lane_to_its_deletion",
+            "tests/engine/test_born_again.py::test_t15_a_full_repair_leaves_a_lane_to_its_deletion",
         ),
     ),
     Ablation(
@@ -2256,7 +2270,7 @@ ABLATIONS: Final = (
         old="        await store.lane(lane).pointers.advance(Pointer.REPAIR, DELETED)\n",
         new="        pass\n",
         tests=(
-            "tests/node/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
+            "tests/engine/test_born_again.py::test_t15_a_full_repair_ends_a_lane_that_was_half_given_up",
         ),
     ),
     Ablation(
@@ -2267,8 +2281,8 @@ ABLATIONS: Final = (
 """,
         new="",
         tests=(
-            "tests/node/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
-            "tests/node/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
+            "tests/engine/test_sink_life.py::test_t3_a_dead_set_is_moved_once_though_its_row_is_born_again",
+            "tests/engine/test_sink_life.py::test_t3_a_late_copy_of_anothers_insert_lets_nobody_commit_twice",
         ),
     ),
     Ablation(
@@ -2277,7 +2291,7 @@ ABLATIONS: Final = (
         old="        if isinstance(outcome, Applied) and outcome.was_sent_once:\n",
         new="        if isinstance(outcome, Applied):\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t3_a_late_copy_of_a_movers_own_insert_lets_it_commit_nothing",
+            "tests/engine/test_sink_life.py::test_t3_a_late_copy_of_a_movers_own_insert_lets_it_commit_nothing",
         ),
     ),
     Ablation(
@@ -2286,7 +2300,7 @@ ABLATIONS: Final = (
         old="        if outcome.was_sent_once:\n",
         new="        if True:\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t3_a_write_that_was_ended_is_not_committed_on_its_row_as_it_is_born_again",
+            "tests/engine/test_sink_life.py::test_t3_a_write_that_was_ended_is_not_committed_on_its_row_as_it_is_born_again",
         ),
     ),
     Ablation(
@@ -2295,7 +2309,7 @@ ABLATIONS: Final = (
         old="    if any(who.lane != lane.first.lane_id for who in whos):\n",
         new="    if False:\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t6_a_batch_of_a_queue_that_was_created_again_is_refused",
+            "tests/engine/test_sink_life.py::test_t6_a_batch_of_a_queue_that_was_created_again_is_refused",
         ),
     ),
     Ablation(
@@ -2305,7 +2319,7 @@ ABLATIONS: Final = (
         await roll_forward(lane, who.sink_id, row.listed)""",
         new="        await roll_forward(lane, who.sink_id, row.listed)",
         tests=(
-            "tests/node/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
+            "tests/engine/test_sink_life.py::test_t6_a_batch_whose_queue_is_deleted_around_its_commit_is_no_success",
         ),
     ),
     Ablation(
@@ -2314,7 +2328,7 @@ ABLATIONS: Final = (
         old="        timeout_s = LONGEST_PATIENCE_S\n",
         new="        pass\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t8_a_write_whose_first_task_starts_late_is_left_alone",
+            "tests/engine/test_sink_life.py::test_t8_a_write_whose_first_task_starts_late_is_left_alone",
         ),
     ),
     Ablation(
@@ -2323,7 +2337,7 @@ ABLATIONS: Final = (
         old="REST_S: Final = 86_400.0\n",
         new="REST_S: Final = 0.0\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t9_a_commit_that_was_not_heard_finds_its_row_resting",
+            "tests/engine/test_sink_life.py::test_t9_a_commit_that_was_not_heard_finds_its_row_resting",
         ),
     ),
     Ablation(
@@ -2334,8 +2348,8 @@ ABLATIONS: Final = (
 """,
         new="",
         tests=(
-            "tests/node/test_sink_life.py::test_t9_a_commit_that_was_not_heard_is_known_by_its_buckets",
-            "tests/node/test_sink_life.py::test_t9_a_commit_that_nobody_can_tell_of_is_ambiguous_and_not_called_void",
+            "tests/engine/test_sink_life.py::test_t9_a_commit_that_was_not_heard_is_known_by_its_buckets",
+            "tests/engine/test_sink_life.py::test_t9_a_commit_that_nobody_can_tell_of_is_ambiguous_and_not_called_void",
         ),
     ),
     Ablation(
@@ -2353,7 +2367,7 @@ ABLATIONS: Final = (
         old="at_most=SINKS_TOGETHER",
         new="at_most=ALL",
         tests=(
-            "tests/node/test_sink_life.py::test_t10_a_pass_looks_through_a_part_of_the_sink_rows_and_a_full_one_through_all",
+            "tests/engine/test_sink_life.py::test_t10_a_pass_looks_through_a_part_of_the_sink_rows_and_a_full_one_through_all",
         ),
     ),
     Ablation(
@@ -2362,7 +2376,7 @@ ABLATIONS: Final = (
         old="            if may_be_over(seen, now_us=now_us):\n",
         new="            if True:\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own",
+            "tests/engine/test_sink_life.py::test_t10_a_row_that_rests_costs_a_pass_no_read_of_its_own",
         ),
     ),
     Ablation(
@@ -2371,7 +2385,7 @@ ABLATIONS: Final = (
         old="            await self._end_sinks_of_deleted()\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t15_rows_of_single_transactions_of_deleted_queues_are_swept",
+            "tests/engine/test_sink_life.py::test_t15_rows_of_single_transactions_of_deleted_queues_are_swept",
         ),
     ),
     Ablation(
@@ -2380,7 +2394,7 @@ ABLATIONS: Final = (
         old="        async with heartbeat(target, begun.who.sink_id, is_row_fresh=True):\n",
         new="        if True:\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
+            "tests/engine/test_sink_life.py::test_t18_a_move_that_takes_longer_than_the_timeout_is_neither_aborted_nor_taken_over",
         ),
     ),
     Ablation(
@@ -2388,7 +2402,7 @@ ABLATIONS: Final = (
         rule="A mover leaves a set to another that is at work.",
         old="    return None if await is_silent(target, sink_id, row, row.changed_us) else Standing.AT_WORK\n",
         new="    return None\n",
-        tests=("tests/node/test_sink_life.py::test_a_mover_leaves_a_set_to_one_that_is_at_work",),
+        tests=("tests/engine/test_sink_life.py::test_a_mover_leaves_a_set_to_one_that_is_at_work",),
     ),
     Ablation(
         mark="T18",
@@ -2398,8 +2412,8 @@ ABLATIONS: Final = (
 """,
         new="        return 0\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t18_a_move_that_was_aborted_is_reported_and_done_by_the_next_pass",
-            "tests/node/test_sink_life.py::test_t18_a_redrive_that_was_aborted_says_so_and_the_messages_wait",
+            "tests/engine/test_sink_life.py::test_t18_a_move_that_was_aborted_is_reported_and_done_by_the_next_pass",
+            "tests/engine/test_sink_life.py::test_t18_a_redrive_that_was_aborted_says_so_and_the_messages_wait",
         ),
     ),
     Ablation(
@@ -2409,7 +2423,7 @@ ABLATIONS: Final = (
         elif isinstance(outcome, Refused):""",
         new="""            pass
         elif isinstance(outcome, Refused):""",
-        tests=("tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_row_names_another",),
+        tests=("tests/engine/test_sink_life.py::test_t19_a_list_goes_when_its_row_names_another",),
     ),
     Ablation(
         mark="T19",
@@ -2417,7 +2431,7 @@ ABLATIONS: Final = (
         old="            await self._drop_list(sink_id, ref.list_id)\n",
         new="            pass\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t19_a_list_goes_when_its_commit_was_refused_or_its_row_is_gone",
+            "tests/engine/test_sink_life.py::test_t19_a_list_goes_when_its_commit_was_refused_or_its_row_is_gone",
         ),
     ),
     Ablation(
@@ -2428,7 +2442,7 @@ ABLATIONS: Final = (
 """,
         new="",
         tests=(
-            "tests/node/test_sink_life.py::test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_be_named_yet",
+            "tests/engine/test_sink_life.py::test_t19_a_full_pass_sweeps_a_list_whose_writer_died_and_never_one_that_may_be_named_yet",
         ),
     ),
     Ablation(
@@ -2437,7 +2451,7 @@ ABLATIONS: Final = (
         old="                if again is not None and again.writer == row.writer:\n                    raise\n",
         new="                raise\n",
         tests=(
-            "tests/node/test_sink_life.py::test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list",
+            "tests/engine/test_sink_life.py::test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list",
         ),
     ),
     Ablation(
@@ -2446,11 +2460,11 @@ ABLATIONS: Final = (
         old="                unread[bucket] = row\n            elif",
         new="                raise row\n            elif",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_redrive_moves_what_it_can_reach_and_names_the_bucket_that_is_away",
-            "tests/node/test_looks_away.py::test_t5_peek_shows_what_it_can_reach",
-            "tests/node/test_looks_away.py::test_t5_browse_yields_all_it_can_reach_before_its_error",
-            "tests/node/test_looks_away.py::test_t5_verify_looks_at_all_it_can_reach_and_says_what_it_could_not",
-            "tests/node/test_looks_away.py::test_t5_a_dry_run_foresees_what_it_can_reach",
+            "tests/engine/test_looks_away.py::test_t5_a_redrive_moves_what_it_can_reach_and_names_the_bucket_that_is_away",
+            "tests/engine/test_looks_away.py::test_t5_peek_shows_what_it_can_reach",
+            "tests/engine/test_looks_away.py::test_t5_browse_yields_all_it_can_reach_before_its_error",
+            "tests/engine/test_looks_away.py::test_t5_verify_looks_at_all_it_can_reach_and_says_what_it_could_not",
+            "tests/engine/test_looks_away.py::test_t5_a_dry_run_foresees_what_it_can_reach",
         ),
     ),
     Ablation(
@@ -2459,7 +2473,7 @@ ABLATIONS: Final = (
         old="    if away and not plan:\n        raise first_of(away)\n",
         new="",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_peek_says_none_of_nothing_that_did_not_answer",
+            "tests/engine/test_looks_away.py::test_t5_peek_says_none_of_nothing_that_did_not_answer",
         ),
     ),
     Ablation(
@@ -2468,7 +2482,7 @@ ABLATIONS: Final = (
         old="                away[bucket] = named(error, lane, bucket)\n",
         new="                raise\n",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
+            "tests/engine/test_looks_away.py::test_t5_a_redrive_goes_on_where_a_buckets_cas_is_not_answered",
         ),
     ),
     Ablation(
@@ -2477,7 +2491,7 @@ ABLATIONS: Final = (
         old="known = ids.keys() - away.keys()\n",
         new="known = ids.keys()\n",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
+            "tests/engine/test_looks_away.py::test_t5_a_redrive_by_ids_does_not_say_gone_of_what_did_not_answer",
         ),
     ),
     Ablation(
@@ -2486,7 +2500,7 @@ ABLATIONS: Final = (
         old="    freed, failed = await per_bucket(lane, one, finished)\n",
         new="    freed, failed = await each_bucket(lane, one, finished), {}\n",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away",
+            "tests/engine/test_looks_away.py::test_t5_messages_of_finished_buckets_are_dropped_beside_one_that_is_away",
         ),
     ),
     Ablation(
@@ -2495,7 +2509,7 @@ ABLATIONS: Final = (
         old="TAKE_OVERS_AT_MOST: Final = 3\n",
         new="TAKE_OVERS_AT_MOST: Final = 1\n",
         tests=(
-            "tests/node/test_late_ends.py::test_t5_a_lease_that_was_taken_over_too_late_is_taken_over_again",
+            "tests/engine/test_late_ends.py::test_t5_a_lease_that_was_taken_over_too_late_is_taken_over_again",
         ),
     ),
     Ablation(
@@ -2531,7 +2545,7 @@ ABLATIONS: Final = (
         old="            await give_back(round_.claimed)  # no consumer gets to see them [T22]\n",
         new="",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
+            "tests/engine/test_slow_replica.py::test_t22_what_was_claimed_is_given_back_uncounted_where_the_rest_of_the_call_fails",
         ),
         within="cassieq_spark/queue/get/reader.py",
     ),
@@ -2541,7 +2555,7 @@ ABLATIONS: Final = (
         old="await self.acks.flush(until=until)\n",
         new="await self.acks.flush()\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long",
+            "tests/engine/test_slow_replica.py::test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long",
         ),
     ),
     Ablation(
@@ -2549,14 +2563,14 @@ ABLATIONS: Final = (
         rule="The body that an update replaces goes with it.",
         old="        _drop_body(lane, receipt, dict(outcome.before.revisions).get(receipt.first))\n",
         new="        pass\n",
-        tests=("tests/node/test_bodies.py::test_an_update_leaves_nothing_of_the_one_before",),
+        tests=("tests/engine/test_bodies.py::test_an_update_leaves_nothing_of_the_one_before",),
     ),
     Ablation(
         mark="T2",
         rule="So does the body of an update that was refused.",
         old="        _drop_body(lane, receipt, revision)\n",
         new="",
-        tests=("tests/node/test_bodies.py::test_a_body_whose_update_was_refused_does_not_stay",),
+        tests=("tests/engine/test_bodies.py::test_a_body_whose_update_was_refused_does_not_stay",),
     ),
     Ablation(
         mark="T2",
@@ -2564,7 +2578,7 @@ ABLATIONS: Final = (
         old="        if size >= BODIES_BYTES and at + 1 < end:\n",
         new="        if False:\n",
         tests=(
-            "tests/node/test_bodies.py::test_a_chunk_goes_out_in_pieces_where_updated_bodies_are_large",
+            "tests/engine/test_bodies.py::test_a_chunk_goes_out_in_pieces_where_updated_bodies_are_large",
         ),
     ),
     Ablation(
@@ -2572,7 +2586,7 @@ ABLATIONS: Final = (
         rule="As many updated bodies are asked for at once as fit.",
         old="            self._at_once = max(1, min(2 * len(some), BODIES_AT_ONCE, fitting))\n",
         new="            self._at_once = BODIES_AT_ONCE\n",
-        tests=("tests/node/test_bodies.py::test_so_many_bodies_are_asked_for_at_once_as_fit",),
+        tests=("tests/engine/test_bodies.py::test_so_many_bodies_are_asked_for_at_once_as_fit",),
     ),
     Ablation(
         mark="T2",
@@ -2580,7 +2594,7 @@ ABLATIONS: Final = (
         old="        self.runs -= runs\n",
         new="",
         tests=(
-            "tests/node/test_reader.py::test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them",
+            "tests/engine/test_reader.py::test_one_call_takes_so_many_runs_of_ids_that_an_offset_can_name_them",
         ),
     ),
     Ablation(
@@ -2589,7 +2603,7 @@ ABLATIONS: Final = (
         old="            await asyncio.wait([flight])\n",
         new="            await asyncio.wait([*self._flying.values()])\n",
         tests=(
-            "tests/node/test_slow_replica.py::test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not",
+            "tests/engine/test_slow_replica.py::test_t5_close_sends_the_acks_of_a_bucket_that_answers_beside_one_that_does_not",
         ),
     ),
     Ablation(
@@ -2598,7 +2612,7 @@ ABLATIONS: Final = (
         old="        if sink_id not in self._known:\n",
         new="        if True:\n",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_look_waits_once_for_a_sink_that_does_not_answer",
+            "tests/engine/test_looks_away.py::test_t5_a_look_waits_once_for_a_sink_that_does_not_answer",
         ),
     ),
     Ablation(
@@ -2607,7 +2621,7 @@ ABLATIONS: Final = (
         old="each_s=LATER_S if away else inf",
         new="each_s=inf",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_away",
+            "tests/engine/test_looks_away.py::test_t5_a_look_waits_once_though_each_of_its_windows_has_a_bucket_that_is_away",
         ),
     ),
     Ablation(
@@ -2616,7 +2630,7 @@ ABLATIONS: Final = (
         old="                    self.left = left  # other messages may go instead\n",
         new="                    pass\n",
         tests=(
-            "tests/node/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",
+            "tests/engine/test_looks_away.py::test_t5_a_redrive_takes_others_in_place_of_what_it_could_not_take",
         ),
     ),
     Ablation(
@@ -2625,7 +2639,7 @@ ABLATIONS: Final = (
         old="                    if not round_.claimed:\n                        raise  # no hint",
         new="                    if True:\n                        raise  # no hint",
         tests=(
-            "tests/node/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written",
+            "tests/engine/test_slow_replica.py::test_t22_what_was_claimed_is_handed_out_though_no_more_hints_can_be_written",
         ),
     ),
     Ablation(
@@ -2633,7 +2647,9 @@ ABLATIONS: Final = (
         rule="Updated bodies of single rows are asked for side by side.",
         old="            some = self._planned.revisions[at : at + self._at_once]\n",
         new="            some = self._planned.revisions[at : at + 1]\n",
-        tests=("tests/node/test_bodies.py::test_bodies_of_single_rows_are_asked_for_side_by_side",),
+        tests=(
+            "tests/engine/test_bodies.py::test_bodies_of_single_rows_are_asked_for_side_by_side",
+        ),
     ),
     Ablation(
         mark="T2",
@@ -2641,7 +2657,7 @@ ABLATIONS: Final = (
         old="min(RUNS_PER_LEASE, runs)",
         new="runs",
         tests=(
-            "tests/node/test_reader.py::test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there",
+            "tests/engine/test_reader.py::test_a_bucket_counts_for_as_many_runs_as_one_claim_takes_there",
         ),
     ),
 )

@@ -20,21 +20,19 @@ from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.queue.inspect.letters import conditions
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import claims
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIRST = BucketNo(0)
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_repair")
+    return "cassieq_repair"
 
 
 class Crash(Exception):
@@ -307,13 +305,10 @@ def test_a_lease_whose_hint_is_lost_comes_back(door: Door) -> None:
     door.queue.put(b"m")
     door.faults.before("write_hint", lambda: None)
     message = door.queue.get(visibility_timeout=5)
-    keyspace = door.session.keyspace
     hours = {int(one.visible_until.timestamp()) // 3_600 for one in message if one.visible_until}
     for hour in hours:
-        driver_of(door.session).session.execute(
-            f"DELETE FROM {keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
-            (door.lane.lane_id, hour),
-        )
+        forget = "DELETE FROM {ks}.expiry WHERE lane = ? AND hour = ?"
+        run_cql(door.session, forget, door.lane.lane_id, hour)
     door.clock.advance(6)
     assert [] == door.queue.get()
     assert 1 == door.client.repair(door.queue.name).queues[0].hints_written

@@ -25,17 +25,15 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, cost, crash
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.model.outcome import Stored
     from cassieq_spark.repair.report import QueueRepair
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIVE = [b"%d" % number for number in range(5)]
@@ -46,9 +44,9 @@ SOON_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues, days later: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_sink_life")
+    return "cassieq_sink_life"
 
 
 def died(open_door: OpenDoor, movers: int, **settings: float) -> tuple[list[Door], Door]:
@@ -639,10 +637,7 @@ def test_t19_a_slow_reader_takes_a_list_that_is_gone_for_no_list(open_door: Open
 @pytest.mark.invariant("I7")
 def test_t19_the_list_of_a_row_that_is_there_is_never_taken_for_an_empty_one(door: Door) -> None:
     with_long_list(door)
-    driver_of(door.session).session.execute(
-        f"DELETE FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
-        (door.queue.name,),
-    )
+    run_cql(door.session, "DELETE FROM {ks}.sink_list WHERE sink_id = ?", door.queue.name)
     with pytest.raises(RowCorrupt, match="bucket list"):
         portal.run(door.store.sinks.read(door.queue.name))
 

@@ -13,19 +13,17 @@ from cassieq_spark.model.pointer import Pointer
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store import portal
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
     from cassieq_spark.repair.report import QueueRepair
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_repair_ends")
+    return "cassieq_repair_ends"
 
 
 def repair(door: Door, *, full: bool = False) -> QueueRepair:

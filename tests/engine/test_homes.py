@@ -11,28 +11,27 @@ import pytest
 from cassandra import Unavailable
 
 import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import UsageError
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.queue.find import LaneSpec, find_row, refreshed
 from cassieq_spark.store import portal, statements
 from cassieq_spark.store.tables.lanes import Schedules
 from cassieq_spark.store.tables.queues import Queues
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.queues import Crash, crash, drain
-from tests.fixtures.transports import driver_of, intercept
+from tests.fixtures.transports import intercept, run_cql
 
 if TYPE_CHECKING:
     from cassieq_spark.model.lanes import DueLane
     from cassieq_spark.model.outcome import Stored
     from cassieq_spark.store.tables.queues import QueueRow
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_homes")
+    return "cassieq_homes"
 
 
 def is_behind(monkeypatch: pytest.MonkeyPatch, name: str, row: Stored[QueueRow] | None) -> None:
@@ -129,18 +128,13 @@ def test_p24_the_row_of_a_move_stays_while_its_queue_is_shown_as_the_one_before(
 
 def test_p21_half_a_row_is_none(door: Door) -> None:
     """A data centre that has an update, and not the insert before it."""
-    keyspace, name = door.session.keyspace, f"{door.queue.name}.half"
-    driver_of(door.session).session.execute(
-        f"UPDATE {keyspace}.queue SET status = 'active', writer = uuid() WHERE name = %s IF writer = null",  # noqa: S608, E501
-        (name,),
-    )
+    name = f"{door.queue.name}.half"
+    half = "UPDATE {ks}.queue SET status = ?, writer = ? WHERE name = ? IF writer = ?"
+    run_cql(door.session, half, "active", new_uuid(), name, None)
     assert portal.run(door.store.queues.find(door.lane.queue)) is not None
     assert portal.run(find_row(door.store, name)) is None  # type: ignore[arg-type]
     assert name not in {one.name for one in door.client.queues()}
-    driver_of(door.session).session.execute(
-        f"DELETE FROM {keyspace}.queue WHERE name = %s IF EXISTS",  # noqa: S608
-        (name,),
-    )
+    run_cql(door.session, "DELETE FROM {ks}.queue WHERE name = ? IF EXISTS", name)
 
 
 def test_p21_a_task_that_came_to_another_data_centre_is_refused(door: Door) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cassieq_spark as cassieq
+from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     OptionInvalid,
     PutAmbiguous,
@@ -26,9 +27,10 @@ from cassieq_spark.queue.put import producer
 from cassieq_spark.queue.put.dedup import YOUNG_US
 from cassieq_spark.queue.put.producer import Producer, Proof
 from cassieq_spark.store import portal
+from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
-from tests.fixtures.transports import driver_of, intercept
+from tests.fixtures.transports import intercept, run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -492,21 +494,21 @@ def test_two_producers_of_a_key_that_write_slowly_do_not_close_each_others_bucke
 
 def test_a_null_condition_is_true_of_no_row_and_all_columns_end_together(door: Door) -> None:
     """What `take_key` rests on: a condition on null holds for a row that is not there."""
-    session, lane = door.session, door.lane.lane_id
-    table = f"{session.keyspace}.dedup"
-    key = stored_key("probe")
-    take = (
-        f"UPDATE {table} USING TTL %s SET bucket = 1, writer = uuid() "  # noqa: S608
-        "WHERE lane = %s AND key = %s IF writer = %s"
-    )
-    run = driver_of(session).session.execute
-    assert run(take, (1, lane, key, None)).one().applied
-    assert not run(take, (1, lane, key, None)).one().applied
-    for _ in range(64):
-        door.session.clock.wait(0.1)
-        if run(f"SELECT * FROM {table} WHERE lane = %s AND key = %s", (lane, key)).one() is None:  # noqa: S608
-            break
-    assert run(take, (60, lane, key, None)).one().applied
+    lane, key = door.lane.lane_id, stored_key("probe")
+
+    def take(ttl_s: int) -> bool:
+        cql = (
+            "UPDATE {ks}.dedup USING TTL ? SET bucket = ?, writer = ? "
+            "WHERE lane = ? AND key = ? IF writer = ?"
+        )
+        (row,) = run_cql(door.session, cql, ttl_s, 1, new_uuid(), lane, key, None)
+        return bool(row[0])
+
+    read = "SELECT bucket, writer FROM {ks}.dedup WHERE lane = ? AND key = ?"
+    assert take(1)
+    assert not take(1)
+    wait_until(lambda: not run_cql(door.session, read, lane, key))
+    assert take(60)
 
 
 def test_the_first_bucket_of_a_key_is_not_closed_for_a_put_that_is_on_its_way(

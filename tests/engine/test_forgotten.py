@@ -29,12 +29,9 @@ from cassieq_spark.spark.source.lag import Lag
 from cassieq_spark.spark.source.renewal import Renewal, _Held
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
-from tests.fixtures.cassandra import KEYSPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
     from tests.fixtures.queues import Door, OpenDoor
 
 KEPT = 3
@@ -42,11 +39,11 @@ KEPT = 3
 
 
 @pytest.fixture
-def own(client: cassieq.Client, cassandra: EmbeddedCassandra) -> Iterator[cassieq.Client]:
-    """A client that keeps little; the tables are there."""
-    with cassieq.connect(cassandra.contact_points, keyspace=client.keyspace) as connected:
-        connected._works = Recent(KEPT)
-        yield connected
+def own(places: Places) -> cassieq.Client:
+    """A client that keeps little."""
+    connected = places.connect()
+    connected._works = Recent(KEPT)
+    return connected
 
 
 def alive(*kinds: type) -> dict[type, int]:
@@ -187,14 +184,14 @@ def test_whoever_is_scraped_forgets_what_others_have_deleted(
 
 
 def test_those_who_wait_in_an_event_loop_are_not_forgotten(
-    client: cassieq.Client, cassandra: EmbeddedCassandra, queue_name: str
+    client: cassieq.Client, places: Places, queue_name: str
 ) -> None:
     """Handles come and go; what serves long polls stays for those who wait, and goes with them."""
     names = named(client, queue_name, 4 * KEPT)
     before = alive(Work, Waiting)
 
     async def work() -> None:
-        async with cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE) as aio:
+        async with places.connect_async() as aio:
             aio._sync._works = Recent(KEPT)
             waiting = asyncio.create_task((await aio.queue(names[0])).get(wait=60))
             ends_by_close = asyncio.create_task((await aio.queue(names[1])).get(wait=600))

@@ -18,8 +18,8 @@ from cassieq_spark.queue import seal
 from cassieq_spark.queue.put import producer
 from cassieq_spark.store import portal, session, side_by_side
 from cassieq_spark.testing import wait_until
+from tests.engine.test_due_lanes import DAY_S, QUICK, finish
 from tests.fixtures.faults import Fault
-from tests.node.test_due_lanes import DAY_S, QUICK, finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

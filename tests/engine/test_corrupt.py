@@ -14,17 +14,18 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.repair.report import FINDINGS
 from cassieq_spark.store import portal
 from cassieq_spark.store.side_by_side import WIDTH
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
-from tests.fixtures.transports import driver_of, intercept
+from tests.fixtures.transports import intercept, run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cassieq_spark.store.statements import Statement
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
+
+
+SET_CLAIMS = "UPDATE {ks}.bucket SET claims = ? WHERE lane = ? AND bucket = ? IF EXISTS"
 
 
 class Spoiler:
@@ -35,25 +36,16 @@ class Spoiler:
 
     def __call__(self, door: Door, bucket: int) -> None:
         """The row of a bucket, by hand: Cassandra takes any bytes."""
-        table = f"{door.session.keyspace}.bucket"
-        where = (door.lane.lane_id, bucket)
-        cql = driver_of(door.session).session.execute
-        was = cql(f"SELECT claims FROM {table} WHERE lane = %s AND bucket = %s", where).one()  # noqa: S608
+        read = "SELECT claims FROM {ks}.bucket WHERE lane = ? AND bucket = ?"
+        (was,) = run_cql(door.session, read, door.lane.lane_id, bucket)
         self._put_back.append((door, bucket, bytes(was.claims)))
-        cql(
-            f"UPDATE {table} SET claims = 0xc1 WHERE lane = %s AND bucket = %s IF EXISTS",  # noqa: S608
-            where,
-        )
+        run_cql(door.session, SET_CLAIMS, b"\xc1", door.lane.lane_id, bucket)
 
     def restore(self, door: Door, bucket: int) -> None:
         """As an operator does from a backup."""
         (claims,) = (was for _, at, was in self._put_back if at == bucket)
         self._put_back = [one for one in self._put_back if one[1] != bucket]
-        driver_of(door.session).session.execute(
-            f"UPDATE {door.session.keyspace}.bucket SET claims = %s "  # noqa: S608
-            "WHERE lane = %s AND bucket = %s IF EXISTS",
-            (claims, door.lane.lane_id, bucket),
-        )
+        run_cql(door.session, SET_CLAIMS, claims, door.lane.lane_id, bucket)
 
     def restore_all(self) -> None:
         """What is left would be a problem of every later repair of all queues."""
@@ -62,9 +54,9 @@ class Spoiler:
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """What cannot be read here is named wherever all queues of a keyspace are looked at."""
-    return own_keyspace(cassandra, "cassieq_corrupt")
+    return "cassieq_corrupt"
 
 
 @pytest.fixture
@@ -259,11 +251,11 @@ def test_t21_a_verify_names_it_and_goes_on(door: Door, spoil: Spoiler) -> None:
 @pytest.mark.invariant("I10")
 def test_t21_stored_messages_that_cannot_be_read_are_in_no_other_get(door: Door) -> None:
     batches(door, b"a", b"b", b"c")
-    driver_of(door.session).session.execute(
-        f"UPDATE {door.session.keyspace}.message SET payload = 0x00 "  # noqa: S608
-        "WHERE lane = %s AND bucket = 0 AND first = 0 AND part = 0",
-        (door.lane.lane_id,),
+    spoil = (
+        "UPDATE {ks}.message SET payload = ? "
+        "WHERE lane = ? AND bucket = ? AND first = ? AND part = ?"
     )
+    run_cql(door.session, spoil, b"\0", door.lane.lane_id, 0, 0, 0)
     assert [b"b", b"c"] == sorted(one.body for one in door.queue.get(10))
     assert 3 == door.queue.stats().in_flight
     door.queue.put(b"later")
@@ -291,10 +283,8 @@ def left_half_way(door: Door, *bodies: bytes) -> list[TaskResult]:
 
 
 def spoil_sink(door: Door, sink_id: str) -> None:
-    driver_of(door.session).session.execute(
-        f"UPDATE {door.session.keyspace}.sink SET past = 0xc1 WHERE sink_id = %s IF EXISTS",  # noqa: S608
-        (sink_id,),
-    )
+    spoil = "UPDATE {ks}.sink SET past = ? WHERE sink_id = ? IF EXISTS"
+    run_cql(door.session, spoil, b"\xc1", sink_id)
 
 
 @pytest.mark.invariant("I10")

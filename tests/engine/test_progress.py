@@ -11,14 +11,11 @@ import pytest
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
-from tests.fixtures.cassandra import own_keyspace
-from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark import Progress
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "repair.md"
@@ -39,9 +36,9 @@ PASSES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_progress")
+    return "cassieq_progress"
 
 
 def filled(open_door: OpenDoor, name: str = "", **settings: Any) -> Door:
@@ -145,16 +142,3 @@ def test_the_example_of_the_guide_shows_each_queue(
     said = capsys.readouterr().out.splitlines()
     assert f"queue {door.queue.name}: 10 of 10 buckets" in "\n".join(said)
     assert said[-1].startswith("100%")
-
-
-def test_a_redrive_shows_buckets_on_a_terminal_and_nothing_in_a_pipe(
-    cassandra: EmbeddedCassandra, keyspace: str, open_door: OpenDoor
-) -> None:
-    door, target = filled(open_door), open_door(".to")
-    cli = CommandLine(cassandra.contact_points, keyspace=keyspace)
-    command = ("dead", "redrive", door.queue.name, "--to", target.queue.name, "--yes")
-
-    shown, piped = cli.in_a_terminal(*command), cli(*command)
-
-    assert "10 of 10 buckets" in shown.out
-    assert "of 10 buckets" not in piped.err + piped.out

@@ -19,24 +19,22 @@ from cassieq_spark.spark.views.reader import Asked, queue_rows
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.messages import ChunkRow
 from cassieq_spark.store.tables.queues import QueueStatus
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash, payload
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.model.ids import LaneId
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_born_again")
+    return "cassieq_born_again"
 
 
 @pytest.fixture
@@ -202,8 +200,7 @@ def left_of(door: Door, lane: LaneId) -> dict[str, list[object]]:
     """What the tables hold of a lane, but for its pointers, which stay, and what ends by a TTL."""
     found: dict[str, list[object]] = {}
     for table in ("monoton", "bucket", "message", "overlay"):
-        cql = f"SELECT * FROM {door.session.keyspace}.{table}"  # noqa: S608
-        rows = driver_of(door.session).session.execute(cql)
+        rows = run_cql(door.session, f"SELECT lane FROM {{ks}}.{table}")  # noqa: S608
         found[table] = [row for row in rows if row.lane == lane]
     return {table: rows for table, rows in found.items() if rows}
 

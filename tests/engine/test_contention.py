@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cassieq_spark.clock import Clock
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
     from tests.fixtures.queues import Door, OpenDoor
 
 RIVALS, SECONDS = 4, 3.0
@@ -175,7 +175,7 @@ def test_p28_who_pauses_after_a_lost_race_reads_its_row_again(
 
 
 def test_programs_that_share_a_bucket_all_go_on(
-    open_door: OpenDoor, cassandra: EmbeddedCassandra, keyspace: str
+    open_door: OpenDoor, places: Places, keyspace: str
 ) -> None:
     door = open_door(bucket_size=5_000)
     done, failures = [0] * RIVALS, list[str]()
@@ -183,7 +183,7 @@ def test_programs_that_share_a_bucket_all_go_on(
     end = threading.Event()
 
     def work(at: int) -> None:
-        with cassieq.connect(cassandra.contact_points, keyspace=keyspace) as client:
+        with places.connect(keyspace) as client:
             queue = client.queue(door.queue.name)
             while not end.is_set():
                 try:

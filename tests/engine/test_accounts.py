@@ -43,9 +43,7 @@ from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
 
 MASTER = MasterKey(b"m" * 32)
 
@@ -71,9 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(client: cassieq.Client, cassandra: EmbeddedCassandra) -> Iterator[Place]:
-    with cassieq.connect(cassandra.contact_points, keyspace=client.store.session.keyspace) as own:
-        yield Place(own)
+def place(client: cassieq.Client) -> Place:
+    return Place(client)
 
 
 def request_of(key_id: str, secret: Secret, body: bytes = b"{}") -> SignedRequest:
@@ -157,16 +154,13 @@ def test_an_unknown_key_a_disabled_one_and_a_wrong_signature_cost_the_same_work(
 
 
 def test_an_account_exists_once_whoever_races_for_it(
-    place: Place, cassandra: EmbeddedCassandra
+    place: Place, places: Places, keyspace: str
 ) -> None:
     place.faults.park("insert_account", 3)
-    keyspace = place.store.session.keyspace
     with ExitStack() as clients:
         admins = [place.accounts]
         for _ in range(2):
-            other = clients.enter_context(
-                cassieq.connect(cassandra.contact_points, keyspace=keyspace)
-            )
+            other = clients.enter_context(places.connect(keyspace))
             intercept(other._session, place.faults)
             admins.append(AccountAdmin(other.store))
 

@@ -26,7 +26,7 @@ from cassieq_spark.queue.settle.batches import Settled, counted
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 WHY = "no such customer"
 FIRST = BucketNo(0)
+DROP_ROW = "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS"
 ACTIONS: dict[str, Action] = {"ack": Ack(), "release": Release(), "reject": Reject(reason=WHY)}
 
 
@@ -156,11 +157,7 @@ def test_what_repair_has_dropped_since_was_acked(door: Door) -> None:
     asked = asked_of(messages, ack=b"0", reject=b"1")
     assert Settled(already_acked=2) == settle(door, asked)
 
-    driver_of(door.session).session.execute(
-        f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
-        "WHERE lane = %s AND bucket = %s IF EXISTS",
-        (door.lane.lane_id, FIRST),
-    )
+    run_cql(door.session, DROP_ROW, door.lane.lane_id, FIRST)
     assert Settled(already_acked=2) == settle(door, asked)
 
 
@@ -169,11 +166,7 @@ def drops_the_row(door: Door, *, before: str) -> None:
 
     def drop() -> None:
         portal.run(door.lane.pointers.advance(Pointer.REPAIR, FIRST + 1))
-        driver_of(door.session).session.execute(
-            f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - a test's own
-            "WHERE lane = %s AND bucket = %s IF EXISTS",
-            (door.lane.lane_id, FIRST),
-        )
+        run_cql(door.session, DROP_ROW, door.lane.lane_id, FIRST)
 
     door.faults.before(before, drop)
 

@@ -17,20 +17,18 @@ from cassieq_spark.queue.sink.writer import insert_writing
 from cassieq_spark.repair.report import FINDINGS, Finding, VerifyReport
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import sinks
-from tests.fixtures.cassandra import own_keyspace
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 FIRST = BucketNo(0)
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_verify")
+    return "cassieq_verify"
 
 
 def kinds(door: Door) -> list[tuple[str, int | None]]:
@@ -110,10 +108,8 @@ def test_t4_what_came_back_behind_the_reader_without_a_hint_is_named_and_repair_
 def forget_hints(door: Door) -> None:
     now_us = door.clock.now_us()
     for hour in range(now_us // 3_600_000_000 - 1, now_us // 3_600_000_000 + 3):
-        driver_of(door.session).session.execute(
-            f"DELETE FROM {door.session.keyspace}.expiry WHERE lane = %s AND hour = %s",  # noqa: S608
-            (door.lane.lane_id, hour),
-        )
+        forget = "DELETE FROM {ks}.expiry WHERE lane = ? AND hour = ?"
+        run_cql(door.session, forget, door.lane.lane_id, hour)
 
 
 @pytest.mark.invariant("I10")
@@ -150,21 +146,12 @@ def test_t19_a_bucket_list_whose_sink_has_no_row_is_named_by_a_look_at_all_queue
     assert [] == orphans()
     stored = portal.run(door.store.sinks.read(sink_id))
     assert stored is not None
-    lists = (
-        driver_of(door.session)
-        .session.execute(
-            f"SELECT * FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
-            (sink_id,),
-        )
-        .all()
-    )
+    of_sink = "SELECT sink_id, list_id, part, data FROM {ks}.sink_list WHERE sink_id = ?"
+    lists = run_cql(door.session, of_sink, sink_id)
     portal.run(door.store.sinks.delete(sink_id, stored))
     for row in lists:
-        driver_of(door.session).session.execute(
-            f"INSERT INTO {door.session.keyspace}.sink_list (sink_id, list_id, part, data) "  # noqa: S608
-            "VALUES (%s, %s, %s, %s)",
-            (row.sink_id, row.list_id, row.part, row.data),
-        )
+        again = "INSERT INTO {ks}.sink_list (sink_id, list_id, part, data) VALUES (?, ?, ?, ?)"
+        run_cql(door.session, again, *row)
     assert ["list_without_sink"] == orphans()
     assert [] == kinds(door)  # it belongs to no queue that anybody knows of
     delete_lists(door, sink_id)
@@ -172,10 +159,7 @@ def test_t19_a_bucket_list_whose_sink_has_no_row_is_named_by_a_look_at_all_queue
 
 
 def delete_lists(door: Door, sink_id: str) -> None:
-    driver_of(door.session).session.execute(
-        f"DELETE FROM {door.session.keyspace}.sink_list WHERE sink_id = %s",  # noqa: S608
-        (sink_id,),
-    )
+    run_cql(door.session, "DELETE FROM {ks}.sink_list WHERE sink_id = ?", sink_id)
 
 
 def test_a_finding_is_shown_with_as_much_of_its_place_as_is_known(

@@ -23,7 +23,7 @@ from cassieq_spark.queue.sink import transaction
 from cassieq_spark.queue.sink.transaction import heartbeat
 from cassieq_spark.store import portal, statements
 from tests.fixtures.faults import Fault
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
@@ -117,11 +117,8 @@ def test_a_ghost_of_a_dropped_bucket_is_neither_corruption_nor_shown_again(
     (((_, bucket), _),) = result.buckets
     assert [b"a"] == door.drain()
     portal.run(door.lane.pointers.advance(Pointer.REPAIR, bucket + 1))
-    driver_of(door.session).session.execute(
-        f"DELETE FROM {door.session.keyspace}.bucket "  # noqa: S608 - as repair does
-        "WHERE lane = %s AND bucket = %s IF EXISTS",
-        (door.lane.lane_id, bucket),
-    )
+    drop = "DELETE FROM {ks}.bucket WHERE lane = ? AND bucket = ? IF EXISTS"
+    run_cql(door.session, drop, door.lane.lane_id, bucket)  # as repair does
     sink = SinkRef(sink_id=door.queue.name, epoch=1, block_end=BucketNo(bucket + 1))
     now_us = door.lane.clock.now_us()
     landed = portal.run(door.lane.buckets.insert(bucket, buckets.writing(sink, now_us=now_us)))

@@ -15,19 +15,17 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue.sink import transaction
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables.queues import QueueStatus
-from tests.fixtures.cassandra import own_keyspace
 from tests.fixtures.faults import Fault
 
 if TYPE_CHECKING:
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
 
 
 @pytest.fixture(scope="module")
-def keyspace(cassandra: EmbeddedCassandra) -> str:
+def keyspace() -> str:
     """Passes over all queues: not over those of all other tests."""
-    return own_keyspace(cassandra, "cassieq_life")
+    return "cassieq_life"
 
 
 class Crash(Exception):

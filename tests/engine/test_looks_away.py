@@ -16,9 +16,9 @@ from cassieq_spark.repair import redrive as redrives
 from cassieq_spark.repair import verify as verifies
 from cassieq_spark.store import cas, portal, session
 from cassieq_spark.store.tables.buckets import Buckets
+from tests.engine.test_slow_replica import fill
 from tests.fixtures.faults import Away, Fault
 from tests.fixtures.queues import Door, OpenDoor
-from tests.node.test_slow_replica import fill
 
 if TYPE_CHECKING:
     from cassieq_spark.model.bucket import Bucket

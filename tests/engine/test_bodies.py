@@ -21,7 +21,7 @@ from cassieq_spark.store.tables.messages import Overlays
 from cassieq_spark.testing import wait_until
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
-from tests.fixtures.transports import driver_of
+from tests.fixtures.transports import run_cql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,8 @@ FIRST = BucketNo(0)
 
 
 def stored_revisions(door: Door) -> set[tuple[int, int]]:
-    rows = driver_of(door.session).session.execute(
-        f"SELECT id, revision FROM {door.session.keyspace}.overlay "  # noqa: S608 - our own name
-        "WHERE lane = %s AND bucket = 0",
-        (door.lane.lane_id,),
-    )
+    cql = "SELECT id, revision FROM {ks}.overlay WHERE lane = ? AND bucket = ?"
+    rows = run_cql(door.session, cql, door.lane.lane_id, FIRST)
     return {(row.id, row.revision) for row in rows}
 
 

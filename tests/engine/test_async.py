@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +14,14 @@ import uvloop
 import cassieq_spark as cassieq
 from cassieq_spark import metrics
 from cassieq_spark.aio.consumer import AsyncConsumer
-from cassieq_spark.errors import ClientClosed, QueueDeleted, StoreUnavailable, UsageError
-from tests.fixtures.cassandra import KEYSPACE
+from cassieq_spark.errors import ClientClosed, QueueDeleted, UsageError
 from tests.fixtures.faults import FaultyStore
-from tests.fixtures.processes import CHILDREN
 from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
 
     Work = Callable[[cassieq.AsyncClient, cassieq.AsyncQueue], Awaitable[Any]]
     Run = Callable[..., Any]
@@ -39,12 +34,12 @@ def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
 
 
 @pytest.fixture
-def run(cassandra: EmbeddedCassandra, queue: cassieq.Queue) -> Run:
+def run(places: Places, queue: cassieq.Queue) -> Run:
     """Run something with an asyncio client of its own."""
 
     def start(work: Work) -> Any:
         async def inside() -> Any:
-            async with cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE) as own:
+            async with places.connect_async() as own:
                 return await work(own, await own.queue(queue.name))
 
         return asyncio.run(inside())
@@ -64,9 +59,13 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_a_message_is_put_got_extended_given_back_and_acked(run: Run, queue: cassieq.Queue) -> None:
+def test_a_message_is_put_got_extended_given_back_and_acked(
+    run: Run, queue: cassieq.Queue, client: cassieq.Client
+) -> None:
+    keyspace = client.keyspace
+
     async def work(client: cassieq.AsyncClient, opened: cassieq.AsyncQueue) -> None:
-        assert KEYSPACE == client.keyspace
+        assert keyspace == client.keyspace
         message_id = await opened.put(b"one", tag="t", headers={"k": "v"})
         (message,) = await opened.get()
         assert (message_id, b"one", "t", {"k": "v"}) == (
@@ -192,9 +191,9 @@ def test_a_get_that_is_cancelled_at_any_statement_keeps_no_message(
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_a_client_and_its_queue_work_in_two_loops_one_after_the_other(
-    cassandra: EmbeddedCassandra, queue: cassieq.Queue, new_loop: Any
+    places: Places, queue: cassieq.Queue, new_loop: Any
 ) -> None:
-    own = cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE)
+    own = places.connect_async()
 
     async def begin() -> cassieq.AsyncQueue:
         await own.__aenter__()
@@ -472,50 +471,3 @@ def test_errors_are_those_of_the_synchronous_client(run: Run, queue: cassieq.Que
                 await waiting
 
     run(work)
-
-
-def test_a_client_that_cannot_connect_says_so_and_leaves_nothing(
-    cassandra: EmbeddedCassandra,
-) -> None:
-    async def inside() -> None:
-        with pytest.raises(StoreUnavailable):
-            async with cassieq.connect_async("127.0.0.1:1", keyspace=KEYSPACE):
-                pytest.fail("connected")
-        for delay_s in (0, 0.005, 0.01, 0.02, 0.03, 0.05):
-            own = cassieq.connect_async(cassandra.contact_points, keyspace=KEYSPACE)
-            connecting = asyncio.create_task(own.__aenter__())
-            await asyncio.sleep(delay_s)
-            connecting.cancel()
-            try:
-                await connecting
-            except asyncio.CancelledError:
-                continue
-            await own.close()  # it was faster
-
-    asyncio.run(inside())  # the threads of a client that was left open would fail this test
-
-
-def test_a_first_use_in_a_coroutine_imports_only_what_is_light_in_the_event_loop(
-    cassandra: EmbeddedCassandra, queue_name: str
-) -> None:
-    """Whoever imports the driver, NumPy or PyArrow there stops all tasks for half a second."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            CHILDREN / "first_use_on_loop.py",
-            cassandra.contact_points,
-            KEYSPACE,
-            queue_name,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr
-
-    names = [name.split(".") for name in json.loads(done.stdout)]
-    others = {name[0] for name in names} - sys.stdlib_module_names
-    rooms = {name[1] for name in names if name[0] == "cassieq_spark" and len(name) > 1}
-    assert {"cassieq_spark"} == others
-    assert {"connecting", "errors", "interpreter", "lazy", "model", "options"} >= rooms

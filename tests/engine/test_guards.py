@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cassieq_spark.errors import QueueInUse, QueueNotFound
-from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import cassieq_spark as cassieq
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import OpenDoor
 
 
@@ -133,27 +131,3 @@ def test_a_handle_of_a_former_queue_is_not_refused_for_what_the_later_one_holds(
 
     with pytest.raises(QueueNotFound, match="Nothing was deleted"):
         former.delete(if_empty=True)
-
-
-def test_the_command_refuses_asks_with_counts_and_does_not_advise_to_create(
-    cassandra: EmbeddedCassandra, client: cassieq.Client, queue_name: str
-) -> None:
-    cli = CommandLine(cassandra.contact_points)
-    dead = client.create_queue(f"{queue_name}.dead", linger=0)
-    client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name)
-    dead.put_many([b"x"] * 3)
-
-    refused = cli("queue", "delete", dead.name, "--yes")
-    assert (1, True) == (refused.code, "or delete it with --force" in refused.err)
-    held = cli("queue", "delete", dead.name, "--yes", "--force", "--if-empty")
-    assert (1, True) == (held.code, "or without the condition that it is empty" in held.err)
-    for command in ("delete", "purge"):
-        asked = cli.in_a_terminal("queue", command, dead.name, after="[y/N]", typed="n\n")
-        assert (1, True) == (asked.code, "It holds 3 visible messages." in asked.out), asked.out
-    assert 0 == cli("queue", "delete", dead.name, "--yes", "--force").code
-    again = cli("queue", "delete", dead.name, "--yes")
-    assert 1 == again.code
-    assert "Nothing was deleted. See cassieq queue list" in again.err
-    assert "queue create" not in again.err
-    purged = cli("queue", "purge", dead.name, "--yes")
-    assert "or see cassieq queue list for all names" in purged.err

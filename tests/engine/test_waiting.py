@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cassieq_spark.queue.get.getter import GetRequest
     from cassieq_spark.queue.lane import Lane
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
 
     Work = Callable[[cassieq.AsyncQueue], Awaitable[Any]]
 
@@ -216,9 +216,9 @@ def test_a_look_that_fails_for_its_terms_fails_those_who_have_them_else_it_fails
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_who_waits_misses_nothing_that_was_visible_a_second_before_he_went(
-    client: cassieq.Client, classes: cassieq.Queue, cassandra: EmbeddedCassandra, is_alone: bool
+    client: cassieq.Client, classes: cassieq.Queue, places: Places, is_alone: bool
 ) -> None:
-    with cassieq.connect(cassandra.contact_points, keyspace=client.keyspace) as other:
+    with places.connect() as other:
         puts = other.queue(classes.name)
 
         async def put_later() -> None:
