@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["door", "keyspace", "open_door", "still_time"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _node(request: pytest.FixtureRequest) -> None:
+    """Start the node before the first test: what a test starts must not outlive it."""
+    if request.config.getoption("real"):
+        request.getfixturevalue("cassandra")
+
+
 @pytest.fixture
 def places(request: pytest.FixtureRequest) -> Iterator[Places]:
     """Where a test's tables are: the same for all tests of a run."""

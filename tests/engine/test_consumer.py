@@ -42,9 +42,9 @@ def put(door: Door, count: int) -> Counter[bytes]:
     return Counter(bodies)
 
 
-def plan_renewal(consumer: cassieq.Consumer) -> None:
-    """Let it see that a test has turned the clock."""
-    consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._plan_renewal)
+def renew(consumer: cassieq.Consumer) -> None:
+    """Renew what is due now: a timer does not see that a test has turned the clock."""
+    consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._renew)
 
 
 def is_over(door: Door) -> bool:
@@ -127,7 +127,7 @@ def test_what_waits_to_be_handed_out_stays_leased(open_door: OpenDoor) -> None:
             before = door.session.counts["update_bucket"]
             for one in (door, other):
                 one.clock.advance(12)
-            plan_renewal(consumer)  # its timer runs in real time
+            renew(consumer)
             wait_until(lambda before=before: door.session.counts["update_bucket"] > before)
         taken = other.queue.get(10)
         assert [first.id] == [one.id for one in taken]
@@ -296,7 +296,7 @@ def test_a_renewal_takes_nothing_from_what_the_program_has_extended(
         monkeypatch.setattr(module, "settle_in_background", settle_later)
         for one in (door, other):
             one.clock.advance(12)
-        plan_renewal(consumer)
+        renew(consumer)
         assert begun.wait(60)
         second = consumer.get(wait=30)
         assert second is not None

@@ -91,6 +91,7 @@ def test_claims_of_one_row_that_go_together_share_leases_and_nothing_else(door: 
 def test_t5_an_ack_waits_a_second_for_anothers_hint_and_no_longer(door: Door) -> None:
     door.queue.put_many([b"m"] * 3)
     messages = door.queue.get(3, visibility_timeout=60)
+    wait_until(lambda: door.session.counts["write_hint"] > 0)  # the hint of that get is on its way
     held = Held(door, "write_hint")
     with ThreadPoolExecutor(2) as pool:
         extended = pool.submit(door.queue.extend, messages[0], 3_600)

@@ -363,7 +363,7 @@ def test_t5_a_consumer_renews_and_acks_other_buckets_while_one_stands_still(
         door.faults.unreachable(0, how=Away.STANDS_STILL)
         for one in (door, watch):
             one.clock.advance(31)
-        consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._plan_renewal)
+        consumer._ahead._loop.call_soon_threadsafe(consumer._ahead._renew)
         try:
             soon_us = door.clock.now_us() + 50_000_000
             wait_until(
@@ -536,7 +536,7 @@ def test_t5_close_renews_what_waits_while_an_ack_of_another_bucket_is_not_answer
             for _ in range(2):
                 for one in (door, watch):
                     one.clock.advance(12)
-                ahead._loop.call_soon_threadsafe(ahead._plan_renewal)  # its timer is in real time
+                ahead._loop.call_soon_threadsafe(ahead._renew)  # its timer is in real time
                 soon_us = door.clock.now_us() + 10_000_000
                 wait_until(lambda soon_us=soon_us: all(one.until_us > soon_us for one in others))
         finally:

@@ -58,7 +58,9 @@ def reads_of(client: cassieq.Client, queue: cassieq.Queue, waiters: int) -> int:
         assert [] == await here.get(10)
         before, threads = statements(), threading.active_count()
         waits = [asyncio.ensure_future(here.get(10, wait=3)) for _ in range(waiters)]
-        await asyncio.sleep(1)
+        async with asyncio.timeout(30):
+            while here._sync._work.waiting.count < waiters:
+                await asyncio.sleep(0.02)
         assert waiters == here._sync._work.waiting.count
         assert threads >= threading.active_count() - 1  # one measures the time now and then
         assert waiters * [[]] == await asyncio.gather(*waits)
