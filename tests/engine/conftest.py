@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fixtures.places import Simulated, on_the_node
-from tests.fixtures.queues import door, keyspace, open_door, still_time
+from tests.fixtures.queues import door, keyspace, open_door, passing_time, still_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import cassieq_spark as cassieq
     from tests.fixtures.places import Places
 
-__all__ = ["door", "keyspace", "open_door", "still_time"]
+__all__ = ["door", "keyspace", "open_door", "passing_time", "still_time"]
 
 
 @pytest.fixture(scope="session", autouse=True)

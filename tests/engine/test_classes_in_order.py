@@ -325,7 +325,6 @@ def by_priority(claimed: list[Claimed]) -> Counter[int]:
     return found
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_first_get_of_a_consumer_keeps_the_order_of_classes(
@@ -343,7 +342,6 @@ def test_the_first_get_of_a_consumer_keeps_the_order_of_classes(
     assert 15 == by_priority(portal.run(readers.get(50)))[4]
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 def test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers(open_door: OpenDoor) -> None:
     """Else a job that gets one batch and ends finds the lower class young, again and again."""
@@ -355,7 +353,6 @@ def test_u15_the_first_get_of_a_consumer_waits_for_what_it_offers(open_door: Ope
     assert {1: 40, 0: 10} == by_priority(portal.run(readers_of(door).get(50)))
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 def test_a_large_message_of_a_higher_class_is_not_kept_out_by_small_ones(
     open_door: OpenDoor,
@@ -379,7 +376,6 @@ class Lowest(random.Random):
         return 0.0
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_what_an_offer_leaves_comes_before_lower_classes(
@@ -396,7 +392,6 @@ def test_what_an_offer_leaves_comes_before_lower_classes(
     assert {1: 12, 0: 18} == by_priority(portal.run(readers_of(door).get(30)))
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 def test_a_get_that_kept_an_offer_free_goes_on_where_it_had_stopped(
     open_door: OpenDoor, caplog: pytest.LogCaptureFixture
@@ -462,7 +457,6 @@ def hold(open_door: OpenDoor, caplog: pytest.LogCaptureFixture, examples: int) -
     in_any()
 
 
-@pytest.mark.sample
 @pytest.mark.invariant("I10")
 def test_a_lower_class_has_no_more_than_its_offer_in_a_few_worlds(
     open_door: OpenDoor, caplog: pytest.LogCaptureFixture
@@ -470,6 +464,7 @@ def test_a_lower_class_has_no_more_than_its_offer_in_a_few_worlds(
     hold(open_door, caplog, 3)
 
 
+@pytest.mark.long
 @pytest.mark.invariant("I10")
 def test_a_lower_class_has_no_more_than_its_offer_in_any_world(
     open_door: OpenDoor, caplog: pytest.LogCaptureFixture

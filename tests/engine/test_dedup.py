@@ -295,6 +295,7 @@ def test_u4_an_entry_of_a_former_try_is_its_own(open_door: OpenDoor) -> None:
     assert [b"mine"] == drained(door)
 
 
+@pytest.mark.usefixtures("passing_time")
 @pytest.mark.parametrize("step", ["read_messages", "read_bucket", "read_pointers"])
 def test_a_message_that_is_delivered_and_dropped_meanwhile_is_a_duplicate(
     open_door: OpenDoor, step: str
@@ -427,6 +428,7 @@ def test_another_queue_and_a_queue_created_again_have_keys_of_their_own(
     assert first != again.put(b"m", dedup_key="k")
 
 
+@pytest.mark.usefixtures("passing_time")
 @pytest.mark.invariant("I1")
 def test_clients_that_put_the_same_keys_at_once_have_each_in_once(open_door: OpenDoor) -> None:
     doors = [open_door(bucket_size=40, **QUICK) for _ in range(4)]

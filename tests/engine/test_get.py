@@ -244,6 +244,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "DEADLINE_S", 0.3)
 
 
+@pytest.mark.usefixtures("passing_time")
 def test_where_the_store_cannot_say_the_verdict_is_unknown_and_asking_again_is_safe(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,6 +680,7 @@ def test_a_receipt_of_a_bucket_that_cannot_be_is_refused(door: Door) -> None:
             verb(forged)
 
 
+@pytest.mark.usefixtures("passing_time")
 @pytest.mark.invariant("I3")
 def test_a_receipt_of_no_delivery_has_another_verdict_than_a_store_that_cannot_say(
     door: Door, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cassieq_spark.queue.get.claim import Claimed
     from tests.fixtures.queues import Door, OpenDoor
 
+
+pytestmark = pytest.mark.usefixtures("passing_time")
 A_MINUTE_US = 60_000_000
 
 

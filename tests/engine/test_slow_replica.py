@@ -6,7 +6,6 @@ See docs/design/get-and-leases.md.
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,9 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the 20 s of a bucket that stays away."""
     for room in (cas, session):
         monkeypatch.setattr(room, "DEADLINE_S", 2.0)
+
+
+pytestmark = pytest.mark.usefixtures("passing_time")
 
 
 def fill(door: Door) -> None:
@@ -500,10 +502,10 @@ def test_t24_close_waits_for_no_ack_that_was_under_way_before_it_for_long(
         consumer.ack(message)
         wait_until(lambda: consumer._ahead.acks._flying)
         wait_until(lambda: "bucket 0 stands still" in str(door.faults))
-        began = time.monotonic()
+        began = door.clock.monotonic()
         with pytest.raises(StoreError, match="not answered yet"):
             consumer.close()
-        assert time.monotonic() - began < 10
+        assert door.clock.monotonic() - began < 10
         door.faults.reachable()
     wait_until(lambda: 0 == watch.queue.stats().in_flight)
 
