@@ -123,7 +123,6 @@ LONG_FILES = {
     "spark/test_stops.py",
     "spark/test_unsteady_tasks.py",
     "spark/test_views.py",
-    "stateful/test_client_machine.py",
     "stateful/test_row_machine.py",
     "unit/test_bare_place.py",
 }

@@ -1,4 +1,4 @@
-"""Any sequence of calls of two clients on a real node, some LWTs lost, against a plain dict.
+"""Any sequence of calls of two clients, some LWTs lost, against a plain dict.
 
 Time is turned in steps of a thousand seconds, and everything ends 300 s before or after one: how
 long an example really takes does not matter.
@@ -25,17 +25,14 @@ import cassieq_spark as cassieq
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import QueueDeleted, ReceiptExpired, ReceiptInvalid
 from cassieq_spark.store.statements import Kind, every_statement
-from tests.fixtures.cassandra import KEYSPACE
+from tests.engine.queue_reference import Expected, Place, Reference
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Door, door_of
 from tests.fixtures.transports import intercept
-from tests.stateful.queue_reference import Expected, Place, Reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cassieq_spark.queue.message import Delivery
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.places import Places
 
 STEP_S = 1_000
 SOON_S, LATER_S = 300, 2_300
@@ -49,15 +46,8 @@ EXAMPLES, STEPS = 25, 30
 
 
 @pytest.fixture
-def clients(
-    client: cassieq.Client,  # noqa: ARG001 - it has made the tables
-    cassandra: EmbeddedCassandra,
-) -> Iterator[list[cassieq.Client]]:
-    with (
-        cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as one,
-        cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as other,
-    ):
-        yield [one, other]
+def clients(places: Places) -> list[cassieq.Client]:
+    return [places.connect(), places.connect()]
 
 
 @pytest.mark.invariant("I1")
