@@ -126,7 +126,12 @@ STORM_SECONDS ?= 15
 MINUTES ?= 5
 
 .PHONY: fault
-fault: fault-tests simulate storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
+fault: fault-tests test-real simulate storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
+
+# What make test runs on a simulated Cassandra: the same tests, and nothing else.
+.PHONY: test-real
+test-real: setup  ## The tests of the engine once more, on a real node instead of a simulated one
+	@$(WITH_JAVA) $(PYTEST) --real tests/engine
 
 .PHONY: fuzz
 fuzz: setup  ## Attack running gateways with made-up requests; MINUTES=120 for a long run, SEED=17

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 pytest_plugins = [
     "tests.fixtures.cassandra",
     "tests.fixtures.histories",
+    "tests.fixtures.places",
     "tests.fixtures.processes",
     "tests.fixtures.spark",
 ]
 
 FOLDER_MARKS = {
     "docs",
+    "engine",
     "examples",
     "explicit",
     "fault",
@@ -59,10 +61,7 @@ LONG_FILES = {
     "explicit/test_dedup_worlds.py",
     "explicit/test_due_worlds.py",
     "node/test_bench_peers.py",
-    "node/test_bodies.py",
     "node/test_bare_place.py",
-    "node/test_born_again.py",
-    "node/test_classes_in_order.py",
     "node/test_cli_complete.py",
     "node/test_cli_dead.py",
     "node/test_cli_guide.py",
@@ -70,22 +69,11 @@ LONG_FILES = {
     "node/test_cli_messages.py",
     "node/test_cli_output.py",
     "node/test_cli_queue.py",
-    "node/test_corrupt.py",
-    "node/test_dedup.py",
-    "node/test_due_lanes.py",
     "node/test_embedded_orphans.py",
-    "node/test_expiry.py",
-    "node/test_fixed_lanes.py",
     "node/test_install.py",
     "node/test_let_in_again.py",
-    "node/test_looks_away.py",
-    "node/test_redrive.py",
-    "node/test_repair_ends.py",
-    "node/test_row_limits.py",
     "node/test_schema.py",
     "node/test_security.py",
-    "node/test_sink_life.py",
-    "node/test_slow_replica.py",
     "node/test_ten_thousand_queues.py",
     "node/test_worker.py",
     "sdks/test_sdks.py",
@@ -135,14 +123,12 @@ LONG_FILES = {
     "spark/test_stops.py",
     "spark/test_unsteady_tasks.py",
     "spark/test_views.py",
-    "stateful/test_client_machine.py",
     "stateful/test_row_machine.py",
     "unit/test_bare_place.py",
 }
 
 FIXTURE_MARKS = {
     "cassandra": "node",
-    "client": "node",
     "own_cassandra": "node",
     "ring": "fault",
     "spark": "spark",
@@ -202,6 +188,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for fixture, mark in FIXTURE_MARKS.items()
             if fixture in getattr(item, "fixturenames", ())
         }
+        if "engine" in marks and config.getoption("real"):
+            marks.add("node")
         is_long = marks & LONG_FOLDERS or str(item.path.relative_to(tests)) in LONG_FILES
         if is_long and item.get_closest_marker("sample") is None:
             marks.add("long")
@@ -218,9 +206,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fit`: for a run that must end in time, as CI's."""
+    """`--fit`: for a run that must end in time, as CI's. `--real`: for `make test-real`."""
     parser.addoption(
         "--fit", type=float, metavar="SECONDS", help="begin no test after so many seconds"
+    )
+    parser.addoption(
+        "--real", action="store_true", help="run tests/engine on a real node, not a simulated one"
     )
 
 

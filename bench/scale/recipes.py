@@ -1,7 +1,7 @@
 """Which statements an operation sends: what ``metrics.STATEMENTS`` counted, as the model needs it.
 
 `tests/unit/test_scale_model.py` compares them with what `python -m bench.programs` has counted, and
-`tests/node/test_scale_recipes.py` runs operations on a node and compares. So a change of the
+`tests/engine/test_scale_recipes.py` runs operations on a node and compares. So a change of the
 package that costs other statements fails there, before these figures are wrong.
 """
 

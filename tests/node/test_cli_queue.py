@@ -331,3 +331,26 @@ def test_a_local_node_is_used_where_nobody_says_another(tmp_path: Path) -> None:
     assert ["contactPoints", f"127.0.0.1:{port}", "cassieq", "cassandra", "start"] in [
         line.split() for line in config
     ]
+
+
+def test_the_command_refuses_asks_with_counts_and_does_not_advise_to_create(
+    cli: CommandLine, client: cassieq.Client, queue_name: str
+) -> None:
+    dead = client.create_queue(f"{queue_name}.dead", linger=0)
+    client.create_queue(queue_name, max_deliveries=3, dead_letter_queue=dead.name)
+    dead.put_many([b"x"] * 3)
+
+    refused = cli("queue", "delete", dead.name, "--yes")
+    assert (1, True) == (refused.code, "or delete it with --force" in refused.err)
+    held = cli("queue", "delete", dead.name, "--yes", "--force", "--if-empty")
+    assert (1, True) == (held.code, "or without the condition that it is empty" in held.err)
+    for command in ("delete", "purge"):
+        asked = cli.in_a_terminal("queue", command, dead.name, after="[y/N]", typed="n\n")
+        assert (1, True) == (asked.code, "It holds 3 visible messages." in asked.out), asked.out
+    assert 0 == cli("queue", "delete", dead.name, "--yes", "--force").code
+    again = cli("queue", "delete", dead.name, "--yes")
+    assert 1 == again.code
+    assert "Nothing was deleted. See cassieq queue list" in again.err
+    assert "queue create" not in again.err
+    purged = cli("queue", "purge", dead.name, "--yes")
+    assert "or see cassieq queue list for all names" in purged.err

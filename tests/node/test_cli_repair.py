@@ -18,7 +18,7 @@ from tests.fixtures.rows import leased_twice
 
 if TYPE_CHECKING:
     from cassieq_spark.testing import EmbeddedCassandra
-    from tests.fixtures.queues import Door
+    from tests.fixtures.queues import Door, OpenDoor
 
 
 @pytest.fixture
@@ -35,6 +35,20 @@ def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, 
     assert [(0, 1)] * 3 == [
         (one.code, one.object["queues"][0]["seals_finished"]) for one in (*foreseen, done)
     ]
+
+
+def test_a_redrive_shows_buckets_on_a_terminal_and_nothing_in_a_pipe(
+    cli: CommandLine, open_door: OpenDoor
+) -> None:
+    door, target = open_door(bucket_size=2), open_door(".to")
+    for number in range(10):
+        door.put(b"%d" % number)
+    command = ("dead", "redrive", door.queue.name, "--to", target.queue.name, "--yes")
+
+    shown, piped = cli.in_a_terminal(*command), cli(*command)
+
+    assert "10 of 10 buckets" in shown.out
+    assert "of 10 buckets" not in piped.err + piped.out
 
 
 @pytest.mark.parametrize(("flags", "doing"), [((), "Repairing"), (("--verify",), "Verifying")])

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Mapping
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.cluster import NoHostAvailable
 
+from cassieq_spark import metrics
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS
 from cassieq_spark.store.transport import Node as Address
@@ -22,6 +23,10 @@ from cassieq_spark.testing.simulated import cql
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring, Stopped, shut
 from cassieq_spark.testing.simulated.server import ROWS_PER_PAGE, Server
+
+ROUNDS: Final = 100
+"""A request that is out of time has so many rounds of the event loop left. A machine that stood
+still has lost no answer: it would be there within a few."""
 
 
 class _Sent:
@@ -33,11 +38,9 @@ class _Sent:
         self._of_node = of_node
         of_node[self] = None
         self._is_over = False
-        self._timer = asyncio.get_running_loop().call_later(
-            request.timeout_s,
-            self.tell,
-            OperationTimedOut(f"no answer within {request.timeout_s} s"),
-            context=Context(),
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle = self._loop.call_later(
+            request.timeout_s, self._end, ROUNDS, context=Context()
         )
 
     def tell(self, answer: Page | BaseException) -> None:
@@ -47,6 +50,13 @@ class _Sent:
             self._of_node.pop(self, None)
             self._timer.cancel()
             self._told(answer)
+
+    def _end(self, rounds: int) -> None:
+        """Time out, once the nodes have had so many rounds of the event loop."""
+        if rounds:
+            self._timer = self._loop.call_soon(self._end, rounds - 1, context=Context())
+        else:
+            self.tell(OperationTimedOut(f"no answer within {self.request.timeout_s} s"))
 
 
 class SimulatedTransport:
@@ -76,6 +86,7 @@ class SimulatedTransport:
         self.counts: Counter[str] = Counter()
         self.failures: Mapping[Any, BaseException] = {}
         self._ready: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent: dict[Node, dict[_Sent, None]] = {node: {} for node in ring.nodes}
         ring.on_stop.append(self._break)
@@ -92,6 +103,7 @@ class SimulatedTransport:
     async def prepare(self, statement: Statement, timeout_s: float) -> None:
         """See `Transport`."""
         del timeout_s
+        self._loop = asyncio.get_running_loop()
         if statement.kind is not Kind.SYSTEM:
             self.server.command_of(statement)
         self._ready.add(statement.name)
@@ -127,6 +139,15 @@ class SimulatedTransport:
         """See `Transport`."""
         if request.page is None and request.statement.kind is not Kind.SYSTEM:
             self.counts[request.statement.name] += len(request.rows)
+            metrics.STATEMENTS.inc(request.statement.name, len(request.rows))
+        here = asyncio._get_running_loop()  # noqa: SLF001 - without an error in other threads
+        if self._loop is None or self._loop is here:
+            self._leave(request, told)
+        else:
+            self._loop.call_soon_threadsafe(self._leave, request, told, context=Context())
+
+    def _leave(self, request: Request, told: Told) -> None:
+        """Send a request, in the event loop."""
         via = self._coordinator(request.node)
         if via is None:
             told(NoHostAvailable("no simulated node is up", {}))
