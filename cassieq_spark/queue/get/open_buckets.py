@@ -123,8 +123,12 @@ class OpenBuckets:
             if self._is_for_program and row is not None and row.value.leases and not is_ours:
                 self._choice.note_lost(bucket)
             self._note_sealed(bucket, row, is_ours=is_ours)
-        has_left = wants_more and any(
-            bucket in scan.half_sealed or bucket in self._scanner.filled_at for bucket in left
+        # A look that was cut has not seen what lies behind as many open buckets as it seals.
+        has_left = wants_more and (
+            (scan.is_cut and young_for_s is None)
+            or any(
+                bucket in scan.half_sealed or bucket in self._scanner.filled_at for bucket in left
+            )
         )
         round_.more_in_s = 0.0 if has_left else young_for_s
         round_.young_for_s = young_for_s if nothing_else and not theirs else None
