@@ -168,7 +168,7 @@ ABLATIONS: Final = (
         mark="P2",
         rule="An ack is called stale only of a bucket that was not dropped (ADR 11).",
         old="        if in_doubt and await lane.is_dropped(bucket):\n",
-        new="        if row is None and await lane.is_dropped(bucket):\n",
+        new="        if answer.row is None and await lane.is_dropped(bucket):\n",
         tests=(
             "tests/node/test_ghosts.py::test_p2_an_ack_that_counted_is_not_called_stale_by_a_ghost",
         ),
@@ -259,7 +259,7 @@ ABLATIONS: Final = (
         mark="P7",
         rule="A CAS whose answer was lost is sent again, the same statement, until it is answered.",
         old="                metrics.CAS_UNKNOWN.inc()\n",
-        new="                return False\n",
+        new="                return _Answer(is_applied=False, was_sent_once=True)\n",
         tests=(
             "tests/node/test_cas.py::test_p7_a_cas_that_lands_between_two_sends_has_happened_once",
             "tests/node/test_cas.py::test_p7_a_lost_answer_is_settled_by_sending_the_same_statement_again",

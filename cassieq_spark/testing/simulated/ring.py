@@ -185,6 +185,7 @@ class Ring:
     Attributes:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
         seen: How often what has happened, by name.
+        looked: The ballot of the latest refusal or serial read of each partition.
         on_stop: Called with each node that stops, for the clients whose connections break.
     """
 
@@ -204,6 +205,7 @@ class Ring:
         self.rng = rng or random.Random(0)  # noqa: S311 - guards no secret
         self.tables: dict[str, Table] = {}
         self.copies: dict[str, int] | None = None
+        self.looked: dict[Key, Ballot] = {}
         self.on_stop: list[Callable[[Node], object]] = []
         self._away: set[str] = set()
         self._tokens: dict[Key, int] = {}

@@ -1,0 +1,121 @@
+"""Trouble at named statements: there a client dies, stands still, or loses an answer.
+
+A seed has one or two themes: what its programs do, and at which of their statements this happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassandra import OperationTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cassieq_spark.store.transport import Request, Told
+    from tests.simulation.draws import Draws
+    from tests.simulation.world import World, WorldTransport
+
+_WRITERS: Final = "reserve write_message read_pointers read_monoton peek_bucket read_bucket"
+_SEALERS: Final = "scan_messages insert_bucket fill_bucket read_pointers read_bucket"
+_READERS: Final = "update_bucket fill_bucket read_bucket read_messages write_hint read_hints"
+_DROPPERS: Final = "advance_pointer drop_messages delete_bucket read_bucket list_buckets"
+_SINKS: Final = "update_sink insert_sink read_sink_serial read_sink write_message insert_bucket"
+
+THEMES: Final[Mapping[str, tuple[str, ...]]] = {
+    theme: tuple(names.split())
+    for theme, names in {
+        "plain": f"{_WRITERS} {_SEALERS} {_READERS} write_overlay",
+        "drops": f"{_SEALERS} {_DROPPERS} {_WRITERS} update_bucket",
+        "sink": f"{_SINKS} update_bucket read_alive write_alive write_sink_list drop_sink_list "
+        "update_sink",
+        "source": f"{_READERS} update_bucket update_bucket read_monoton advance_pointer",
+        "lives": "delete_monoton reserve insert_monoton insert_queue update_queue delete_queue "
+        "advance_pointer read_monoton drop_messages find_queue read_queue write_message",
+        "dead": f"{_SINKS} delete_sink update_bucket read_bucket write_alive list_sinks",
+        "due": "add_to_schedule remove_from_schedule read_schedule insert_monoton reserve "
+        "advance_pointer update_bucket",
+        "keys": "take_key take_key read_key keep read_kept write_message insert_bucket "
+        "advance_pointer fill_bucket",
+    }.items()
+}
+"""What each theme's programs send."""
+
+ACTIONS: Final = (
+    "kill before",
+    "kill after",
+    "stall before",
+    "stall before",
+    "stall after",
+    "lose",
+    "late",
+)
+LASTS_S: Final = (0.3, 2.0, 6.0, 15.0, 45.0)
+MOST_SPOTS: Final = 3
+
+
+@dataclass
+class Spot:
+    """Trouble at a statement.
+
+    Attributes:
+        left: How often it still happens.
+        share: Of how many of them it happens.
+    """
+
+    statement: str
+    action: str
+    lasts_s: float
+    share: float
+    left: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the plan."""
+        return f"{self.action} {self.statement} for {self.lasts_s} s"
+
+    def happen(
+        self,
+        world: World,
+        client: WorldTransport,
+        request: Request,
+        told: Told,
+        send: Callable[[Request, Told], None],
+    ) -> None:
+        """Let it happen to a request of a client, in place of sending that."""
+        loop = world.loop
+        self.left -= 1
+        world.seen[f"{self.action} a statement"] += 1
+        match self.action:
+            case "kill before":
+                client.kill()
+            case "kill after":
+                send(request, lambda _: None)
+                client.kill()
+            case "stall before":
+                client.clock.resumes_s = loop.time() + self.lasts_s
+                client.send(request, told)
+            case "stall after":
+                client.clock.resumes_s = loop.time() + self.lasts_s
+                send(request, told)
+            case "lose":
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                send(request, lambda _: None)
+            case _:  # the connection breaks, and the node reads it later
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                loop.call_later(self.lasts_s, send, request, lambda _: None)
+
+
+def spots_of(draws: Draws, themes: list[str]) -> list[Spot]:
+    """Draw the spots of a world with these themes."""
+    return [
+        Spot(
+            statement=draws.choice(THEMES[draws.choice(themes)]),
+            action=draws.choice(ACTIONS),
+            lasts_s=draws.choice(LASTS_S),
+            share=draws.choice([0.1, 0.5, 1.0]),
+            left=draws.choice([1, 3, 10]),
+        )
+        for _ in range(draws.randint(0, MOST_SPOTS))
+    ]
