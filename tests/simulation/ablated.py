@@ -140,9 +140,14 @@ def reach(seeds: list[int]) -> list[dict[str, Any]]:
     for seed in seeds:
         builtins.reached.clear()  # type: ignore[attr-defined]
         found = run(seed)
-        rules = sorted(always | builtins.reached)  # type: ignore[attr-defined]
         told.append(
-            {"seed": seed, "wrong": found["wrong"], "rules": rules, "n": found["statements"]}
+            {
+                "seed": seed,
+                "wrong": found["wrong"],
+                "rules": sorted(always | builtins.reached),  # type: ignore[attr-defined]
+                "n": found["statements"],
+                "trouble": sum(name.endswith("a statement") for name in found.get("seen", {})),
+            }
         )
     return told
 
@@ -214,6 +219,8 @@ def main() -> int:
                     )
             out.flush()
         right = [seed for seed in range(given.seeds) if not reached[seed]["wrong"]]
+        # Short ones with trouble first: more of them can be tried.
+        right.sort(key=lambda seed: (not reached[seed]["trouble"], reached[seed]["n"]))
         works = [
             Work(
                 number,

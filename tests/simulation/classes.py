@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "how many statements, bytes or rounds it takes: tests count them": (
+        "P4",
+        "P5: A bucket",
         "P5: A put",
         "P15: A reservation begins",
         "P16",

@@ -69,12 +69,18 @@ def ended(history: list[Entry]) -> list[Anomaly]:
     ]
 
 
+def _is_doubtful(entry: Entry) -> bool:
+    """Whether somebody may have been given something, and did not say so."""
+    is_put = entry["who"].startswith(("producer", "repair"))
+    return entry["what"] in {"died", "leased"} or (entry["what"] == "failed" and not is_put)
+
+
 def late(history: list[Entry]) -> list[Anomaly]:
     """Return the acks that were too late though nobody had claimed the message again [R20].
 
     Whoever was killed, or was not answered, may have claimed it.
     """
-    if any(entry["what"] in {"failed", "died", "uncounted"} for entry in history):
+    if any(_is_doubtful(entry) or entry["what"] == "uncounted" for entry in history):
         return []
     book = read(history)
     begun = {entry["op"]: entry for entry in history if entry["what"] == "acks"}
@@ -106,7 +112,7 @@ def skipped(history: list[Entry]) -> list[Anomaly]:
     Whoever was killed, or was not answered, may have been given that, and so may a batch that was
     never planned. What was claimed before another gave its claim back is counted with that.
     """
-    if any(entry["what"] in {"failed", "died", "leased"} for entry in history):
+    if any(_is_doubtful(entry) for entry in history):
         return []
     book = read(history)
     last = max((one["at"] for one in history if one["what"] == "uncounted"), default=-math.inf)

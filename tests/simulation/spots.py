@@ -17,42 +17,32 @@ if TYPE_CHECKING:
     from tests.simulation.draws import Draws
     from tests.simulation.world import World, WorldTransport
 
-_WRITERS: Final = "reserve write_message read_pointers read_monoton peek_bucket read_bucket"
-_SEALERS: Final = "scan_messages insert_bucket fill_bucket read_pointers read_bucket"
-_READERS: Final = "update_bucket fill_bucket read_bucket read_messages write_hint read_hints"
-_DROPPERS: Final = "advance_pointer drop_messages delete_bucket read_bucket list_buckets"
-_SINKS: Final = "update_sink insert_sink read_sink_serial read_sink write_message insert_bucket"
+_WRITERS: Final = "reserve write_message write_message write_message read_pointers"
+_SEALERS: Final = "scan_messages insert_bucket fill_bucket fill_bucket read_pointers"
+_READERS: Final = "update_bucket update_bucket fill_bucket read_bucket read_messages write_hint"
+_DROPPERS: Final = "advance_pointer drop_messages delete_bucket read_bucket"
+_SINKS: Final = "update_sink update_sink read_sink_serial write_message insert_bucket fill_bucket"
 
 THEMES: Final[Mapping[str, tuple[str, ...]]] = {
     theme: tuple(names.split())
     for theme, names in {
-        "plain": f"{_WRITERS} {_SEALERS} {_READERS} write_overlay",
-        "drops": f"{_SEALERS} {_DROPPERS} {_WRITERS} update_bucket",
-        "sink": f"{_SINKS} update_bucket read_alive write_alive write_sink_list drop_sink_list "
-        "update_sink",
-        "source": f"{_READERS} update_bucket update_bucket read_monoton advance_pointer",
+        "plain": f"{_WRITERS} {_SEALERS} {_READERS} write_overlay read_hints",
+        "drops": f"{_SEALERS} {_DROPPERS} {_WRITERS} update_bucket insert_bucket",
+        "sink": f"{_SINKS} insert_sink update_bucket read_sink write_alive write_sink_list",
+        "source": "update_bucket update_bucket read_bucket write_hint advance_pointer fill_bucket",
         "lives": "delete_monoton reserve insert_monoton insert_queue update_queue delete_queue "
-        "advance_pointer read_monoton drop_messages find_queue read_queue write_message",
-        "dead": f"{_SINKS} delete_sink update_bucket read_bucket write_alive list_sinks",
+        "advance_pointer read_monoton drop_messages find_queue write_message",
+        "dead": f"{_SINKS} insert_sink delete_sink update_bucket write_alive",
         "due": "add_to_schedule remove_from_schedule read_schedule insert_monoton reserve "
-        "advance_pointer update_bucket",
-        "keys": "take_key take_key read_key keep read_kept write_message insert_bucket "
-        "advance_pointer fill_bucket",
+        "advance_pointer update_bucket delete_monoton",
+        "keys": "take_key take_key read_key keep write_message insert_bucket advance_pointer",
     }.items()
 }
 """What each theme's programs send."""
 
-ACTIONS: Final = (
-    "kill before",
-    "kill after",
-    "stall before",
-    "stall before",
-    "stall after",
-    "lose",
-    "late",
-)
-LASTS_S: Final = (0.3, 2.0, 6.0, 15.0, 45.0)
-MOST_SPOTS: Final = 3
+ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
+LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
+MOST_SPOTS: Final = 4
 
 
 @dataclass
@@ -114,8 +104,8 @@ def spots_of(draws: Draws, themes: list[str]) -> list[Spot]:
             statement=draws.choice(THEMES[draws.choice(themes)]),
             action=draws.choice(ACTIONS),
             lasts_s=draws.choice(LASTS_S),
-            share=draws.choice([0.1, 0.5, 1.0]),
-            left=draws.choice([1, 3, 10]),
+            share=draws.choice([0.2, 0.5, 1.0]),
+            left=draws.choice([2, 4, 10]),
         )
         for _ in range(draws.randint(0, MOST_SPOTS))
     ]
