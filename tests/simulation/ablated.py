@@ -219,8 +219,8 @@ def main() -> int:
                     )
             out.flush()
         right = [seed for seed in range(given.seeds) if not reached[seed]["wrong"]]
-        # Short ones with trouble first: more of them can be tried.
-        right.sort(key=lambda seed: (not reached[seed]["trouble"], reached[seed]["n"]))
+        # Those in which much happens first.
+        right.sort(key=lambda seed: -reached[seed]["n"] * (1 + reached[seed]["trouble"]))
         works = [
             Work(
                 number,
