@@ -37,6 +37,11 @@ AFTER_A_LEAP_S = 8.0
 HINT_WINDOW_S = 10_800.0
 """A node that is away for longer gets no hints any more (``max_hint_window``)."""
 
+HINTS_LAST_S = 172_800.0
+NOT_HINTED = {"died", "failed", "slept long"}
+"""Who died or was not answered before its late hint leaves that to repair [T4], and so does whoever
+slept for longer than a hint lasts [R13]."""
+
 LEAPS_S = (700.0, 20_000.0, 100_000.0, 300_000.0)
 ENDS_WITHIN_S = 600.0
 DRAINED_WITHIN_S = 900.0
@@ -167,8 +172,7 @@ class Play:
         found, _ = await world.connected()
         early = _of_tables(await found.verify())
         self.history += [one.tell_committed() for one in self._queries if isinstance(one, Sink)]
-        if any(one["what"] in {"died", "failed"} for one in self.history):
-            # Whoever died before its late hint leaves that to repair [T4].
+        if any(one["what"] in NOT_HINTED for one in self.history):
             early = [one for one in early if "visible_without_hint" not in one.what]
         return [*early, *await self._drain()]
 
@@ -207,9 +211,11 @@ class Play:
                 programs.append(self._transports[-1])
 
     def _note_uncounted(self, event: str, _: object) -> None:
+        now = self._world.loop.time()
         if event in {"claim given back", "lease of an unknown claim given back"}:
-            now = self._world.loop.time()
             self.history.append({"at": now, "who": "somebody", "what": "uncounted"})
+        elif event == "bucket_unreachable":  # what was claimed there may not be given back
+            self.history.append({"at": now, "who": "somebody", "what": "failed"})
 
     async def _leap(self) -> None:
         """Let much time pass while nobody works, perhaps without one of the nodes."""
@@ -225,6 +231,8 @@ class Play:
             await asyncio.sleep(draws.choice([0.0, 3.0, 9.0]))
         seconds = draws.choice(LEAPS_S)
         await world.leap(seconds)
+        if seconds > HINTS_LAST_S:
+            self.history.append({"at": world.loop.time(), "who": "somebody", "what": "slept long"})
         if is_away and seconds > HINT_WINDOW_S:
             world.ring.forget_hints(node)
         for one in world.ring.nodes:
@@ -290,8 +298,7 @@ class Play:
         consumers = [Consumer(world, one, log) for one in queues]
         ends_s = world.loop.time() + DRAINED_WITHIN_S
         quiet = left = 0
-        # A client that died, or was not answered, leaves what it claimed to repair [T4].
-        is_sure = not any(one["what"] in {"died", "failed", "uncounted"} for one in self.history)
+        is_sure = not any(one["what"] in {*NOT_HINTED, "uncounted"} for one in self.history)
         waits = WAITS if is_sure else 0
         stats: list[QueueStats] = []
         while quiet < QUIET:
