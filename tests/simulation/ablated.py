@@ -1,8 +1,8 @@
 """``python -m tests.simulation.ablated``: take each rule away in turn; which seed goes wrong?
 
-A rule that no seed misses either belongs to what is not simulated, or the world lacks a fault, or
-the rule is none. What was run is kept by the hash of the code, so the command goes on where it
-stopped. Each rule takes up to ``--seeds`` runs of a second.
+First the seeds run with all rules, and tell which of them each one reaches. Then a rule is taken
+away, and the first seeds that reach it are run until one goes wrong. What was run is kept by the
+hash of the code, so the command goes on where it stopped.
 """
 
 # ruff: noqa: T201 - a program that prints what it found
@@ -10,21 +10,146 @@ stopped. Each rule takes up to ``--seeds`` runs of a second.
 from __future__ import annotations
 
 import argparse
+import ast
+import builtins
 import json
+import logging
 import multiprocessing
-import os
-import subprocess
+import re
 import sys
-import tempfile
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, Final
 
-from tests.ablations import ABLATIONS, Ablation, _copy_to
+from tests.ablations import ABLATIONS, Ablation
 from tests.simulation.__main__ import KEPT, code_hash
+from tests.simulation.classes import why_outside
 
-LONGEST_S: Final = 1_800
+OURS: Final = ("cassieq_spark", "tests.simulation", "tests.storm", "tests.children")
+ALWAYS: Final = "always"
+AT_ONCE: Final = 10
+
+Change = Callable[[str], Any]
+"""Takes the source of a module; returns what is compiled in its place."""
+
+
+class _Changing(SourceFileLoader):
+    changes: dict[str, Change]
+
+    def get_code(self, fullname: str) -> Any:
+        """Compile what the source was changed to."""
+        source = Path(self.path).read_text("utf-8")
+        return compile(self.changes[fullname](source), self.path, "exec")
+
+
+class _Finder:
+    def __init__(self, changes: dict[str, Change]) -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Let a changed module be loaded as such."""
+        spec = PathFinder.find_spec(name, path, target) if name in self._changes else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Changing(name, spec.origin)
+            spec.loader.changes = self._changes
+        return spec
+
+
+def load(changes: dict[str, Change]) -> Callable[[int], dict[str, Any]]:
+    """Import all anew in this process, with changed modules; return what runs a seed."""
+    for name in [name for name in sys.modules if name.startswith(OURS)]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Finder(changes))  # type: ignore[arg-type]
+    logging.disable(logging.CRITICAL)
+    from tests.simulation.__main__ import result_of  # noqa: PLC0415 - the changed one
+
+    return result_of
+
+
+def module_of(rule: Ablation) -> str:
+    """Return the name of the module that has a rule."""
+    return rule.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def marked(source: str, numbers: list[int]) -> ast.Module:
+    """Parse a module, with a call before each statement that has a rule."""
+    tree = ast.parse(source)
+    for number in numbers:
+        words = r"\s+".join(re.escape(word) for word in ABLATIONS[number].old.split())
+        (found,) = re.finditer(words, source)
+        line = source.count("\n", 0, found.start()) + 1
+        place = _innermost(tree, line)
+        if place is None:
+            builtins.reached.add(number)  # type: ignore[attr-defined]
+            continue
+        call = ast.parse(f"reached.add({number})").body[0]
+        place[0].insert(place[1], call)
+    return ast.fix_missing_locations(tree)
+
+
+def _innermost(tree: ast.Module, line: int) -> tuple[list[ast.stmt], int] | None:
+    """Return the list and place of the innermost statement of a function at this line."""
+    found = None
+    functions = [
+        one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    inside = [one for one in functions if one.body[0].lineno <= line <= (one.end_lineno or 0)]
+    nodes: list[Any] = inside[-1:]
+    while nodes:
+        lists = [
+            some
+            for node in nodes
+            for some in (
+                getattr(node, name, None)
+                for name in ("body", "orelse", "finalbody", "handlers", "cases")
+            )
+            if isinstance(some, list)
+        ]
+        nodes = []
+        for some in lists:
+            for at, one in enumerate(some):
+                first = getattr(one, "lineno", None) or one.pattern.lineno
+                last = getattr(one, "end_lineno", None) or one.body[-1].end_lineno
+                if first <= line <= last:
+                    if isinstance(one, ast.stmt):
+                        found = (some, at)
+                    nodes = [one]
+    return found
+
+
+def reach(seeds: list[int]) -> list[dict[str, Any]]:
+    """Run seeds with all rules; tell which rules each reaches."""
+    builtins.reached = set()  # type: ignore[attr-defined]
+    by_module = defaultdict(list)
+    for number, rule in enumerate(ABLATIONS):
+        by_module[module_of(rule)].append(number)
+    run = load(
+        {
+            name: lambda source, numbers=numbers: marked(source, numbers)
+            for name, numbers in by_module.items()
+        }
+    )
+    for name in by_module:
+        __import__(name)
+    always = set(builtins.reached)  # type: ignore[attr-defined]
+    told = []
+    for seed in seeds:
+        builtins.reached.clear()  # type: ignore[attr-defined]
+        found = run(seed)
+        told.append(
+            {
+                "seed": seed,
+                "wrong": found["wrong"],
+                "rules": sorted(always | builtins.reached),  # type: ignore[attr-defined]
+                "n": found["statements"],
+                "trouble": sum(name.endswith("a statement") for name in found.get("seen", {})),
+            }
+        )
+    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,89 +157,94 @@ class Work:
     """A rule to take away, and the seeds to try."""
 
     number: int
-    seeds: int
-
-    @property
-    def rule(self) -> Ablation:
-        """The rule."""
-        return ABLATIONS[self.number]
+    seeds: tuple[int, ...]
 
     @property
     def key(self) -> str:
         """Its name in what is kept: one that is worded anew is run again."""
-        one = self.rule
+        one = ABLATIONS[self.number]
         text = f"{one.mark} {one.rule} {one.old} {one.new} {self.seeds}"
         return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def without(work: Work) -> dict[str, Any]:
+    """Run seeds without a rule, until one goes wrong."""
+    rule = ABLATIONS[work.number]
+    told = {"key": work.key, "seed": None, "wrong": "", "tried": 0}
+    try:
+        run = load({module_of(rule): rule.applied_to})
+    except Exception as error:  # noqa: BLE001 - the rule's replacement does not even load
+        return {**told, "wrong": f"it did not run: {error!r}"}
+    for seed in work.seeds:
+        told["tried"] += 1
+        wrong = run(seed)["wrong"]
+        # Any other error says that the code around the rule is broken.
+        if wrong and (not wrong[0].startswith("error") or "AssertionError" in wrong[0]):
+            return {**told, "seed": seed, "wrong": wrong[0][:300]}
+        if wrong:
+            told["wrong"] = wrong[0][:300]
+    return told
 
 
 def main() -> int:
     """Run it, and print a line for each rule."""
     parser = argparse.ArgumentParser(prog="tests.simulation.ablated", description=__doc__)
-    parser.add_argument("marks", nargs="*", metavar="MARK", help="P1 ... U18; none: all")
-    parser.add_argument("--seeds", type=int, default=40, help="how many for each rule")
+    parser.add_argument(
+        "marks",
+        nargs="*",
+        metavar="MARK",
+        help="P1, or 17 for that place; none: all of the first class",
+    )
+    parser.add_argument("--seeds", type=int, default=60, help="the seeds that are there")
+    parser.add_argument("--tries", type=int, default=20, help="how many of them for each rule")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     given = parser.parse_args()
-    file = KEPT / f"ablated-{code_hash()}.jsonl"
     KEPT.mkdir(exist_ok=True)
-    known = {}
-    if file.exists():
-        known = {one["key"]: one for one in map(json.loads, file.read_text().splitlines())}
-    wanted = [
-        Work(number, given.seeds)
-        for number, one in enumerate(ABLATIONS)
-        if not given.marks or one.mark in given.marks
-    ]
-    left = [one for one in wanted if one.key not in known]
+    file = KEPT / f"ablated-{code_hash()}.jsonl"
+    kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    known = {one["key"]: one for one in kept if "key" in one}
+    reached = {one["seed"]: one for one in kept if "rules" in one}
+    left = [seed for seed in range(given.seeds) if seed not in reached]
     fork = multiprocessing.get_context("fork")
-    with file.open("a") as out, fork.Pool(given.processes) as pool:
-        for one in pool.imap_unordered(without, left):
+    with file.open("a") as out, fork.Pool(given.processes, maxtasksperchild=1) as pool:
+        chunks = [left[at : at + AT_ONCE] for at in range(0, len(left), AT_ONCE)]
+        for some in pool.imap_unordered(reach, chunks):
+            for one in some:
+                out.write(f"{json.dumps(one)}\n")
+                reached[one["seed"]] = one
+                if one["wrong"]:
+                    print(
+                        f"seed {one['seed']} is wrong with all rules: {one['wrong'][0][:200]}",
+                        flush=True,
+                    )
+            out.flush()
+        right = [seed for seed in range(given.seeds) if not reached[seed]["wrong"]]
+        # Those in which much happens first.
+        right.sort(key=lambda seed: -reached[seed]["n"] * (1 + reached[seed]["trouble"]))
+        works = [
+            Work(
+                number,
+                tuple(seed for seed in right if number in reached[seed]["rules"])[: given.tries],
+            )
+            for number, one in enumerate(ABLATIONS)
+            if (one.mark in given.marks or str(number) in given.marks)
+            or (not given.marks and not why_outside(one))
+        ]
+        for one in pool.imap_unordered(without, [one for one in works if one.key not in known]):
             out.write(f"{json.dumps(one)}\n")
             out.flush()
             known[one["key"]] = one
-            print(_line(one), flush=True)
-    found = [known[one.key] for one in wanted]
-    missed = [one for one in found if one["seed"] is None]
-    print(f"{len(found) - len(missed)} of {len(found)} rules are missed within {given.seeds} seeds")
+            (work,) = (work for work in works if work.key == one["key"])
+            print(_line(work, one), flush=True)
+    found = [known[one.key] for one in works]
+    print(f"{sum(one['seed'] is not None for one in found)} of {len(found)} rules are missed")
     return 0
 
 
-def without(work: Work) -> dict[str, Any]:
-    """Run seeds without a rule, until one goes wrong."""
-    rule = work.rule
-    told = {"key": work.key, "mark": rule.mark, "rule": rule.rule, "seed": None, "wrong": ""}
-    with tempfile.TemporaryDirectory(prefix="cassieq-ablated-") as directory:
-        copy = Path(directory)
-        _copy_to(copy)
-        module = copy / rule.path
-        module.write_text(rule.applied_to(module.read_text("utf-8")), "utf-8")
-        command = [sys.executable, "-m", "tests.simulation", "--until-wrong", "--processes", "1"]
-        try:
-            done = subprocess.run(
-                [*command, "--seeds", str(work.seeds)],
-                cwd=copy,
-                env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LONGEST_S,
-            )
-        except subprocess.TimeoutExpired:
-            return {**told, "wrong": "took too long"}
-    if " seeds, " not in done.stdout and "seed " not in done.stdout:
-        return {**told, "wrong": f"it did not run: {done.stderr[-200:]}"}
-    for line in done.stdout.splitlines():
-        if line.startswith("seed "):
-            number, _, wrong = line.removeprefix("seed ").partition(": ")
-            # Any other error says that the code around the rule is broken.
-            is_proof = not wrong.startswith("error") or "AssertionError" in wrong
-            told |= {"seed": int(number) if is_proof else None, "wrong": wrong[:200]}
-            break
-    return told
-
-
-def _line(one: dict[str, Any]) -> str:
-    verdict = "not missed" if one["seed"] is None else f"seed {one['seed']}"
-    return f"{one['mark']:<4} {verdict:<10}  {one['rule'][:90]}  {one['wrong'][:90]}"
+def _line(work: Work, one: dict[str, Any]) -> str:
+    rule = ABLATIONS[work.number]
+    verdict = f"0 of {one['tried']}" if one["seed"] is None else f"seed {one['seed']}"
+    return f"{work.number:3} {rule.mark:<5} {verdict:<9} {rule.rule[:80]}  {one['wrong'][:120]}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Their entries are those of `tests.storm.history`, in virtual time.
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tests.storm.history import Entry
 
 FATES = Pace().fates
+AGAIN = b"|again"
+START = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
 FAR_S = 190
@@ -34,18 +37,18 @@ SHARED_S = 5
 
 
 class Log:
-    """One actor's way to write the history of a world.
-
-    Attributes:
-        sleep: Waits as its process does: longer, if that stands still.
-    """
+    """One actor's way to write the history of a world."""
 
     def __init__(self, world: World, history: list[Entry], who: str, clock: WorldClock) -> None:
         self._world = world
         self._history = history
         self.who = who
-        self.sleep = clock.sleep
+        self._clock = clock
         self._ops = itertools.count()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, at the pace of the world; for longer if the process stands still."""
+        await self._clock.sleep(seconds * self._world.pace)
 
     def now(self) -> float:
         return self._world.loop.time()
@@ -175,13 +178,12 @@ class Consumer:
         world: World,
         queue: AsyncQueue,
         log: Log,
-        holds_s: tuple[float, ...] = (2.0, 5.0, 15.0),
     ) -> None:
         self._world = world
         self._queue = queue
         self._log = log
         self._draws = Draws(world.seed, log.who)
-        self._holds_s = holds_s
+        self._holds_s = (2.0, 5.0, 15.0) if world.pace == 1 else (5.0, 20.0, 70.0)
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -189,14 +191,14 @@ class Consumer:
                 await self.round()
             except CassieqError as error:
                 self._log.say("failed", error=str(error))
-            await self._log.sleep(self._draws.choice([0.0, 0.05, 0.3]))
+            await self._log.sleep(self._draws.choice([0.0, 0.2, 0.8]))
 
     async def round(self) -> None:
         draws = self._draws
         hold_s = draws.choice(self._holds_s)
         messages = await self.get(draws.choice([1, 5, 20, 60]), hold_s, draws.choice([0, 0.2, 3]))
         if draws.random() < 0.3:
-            await self._log.sleep(draws.random() * hold_s * 1.2)
+            await self._log.sleep(draws.random() * hold_s * 1.2 / self._world.pace)
         weights = dict(FATES)
         if self._queue.settings.dead_letter_queue is None:
             weights.pop("reject")
@@ -209,9 +211,13 @@ class Consumer:
         updated = []
         for one in fates.get("update", []):
             try:
-                updated.append(await self._queue.update(one, body=one.body + b"|again"))
+                new = await self._queue.update(one, body=one.body + AGAIN)
             except ReceiptExpired:
                 continue
+            times = new.body.count(AGAIN)
+            self._log.say("updated", queue=self._queue.name, named=named([new]), again=times)
+            if draws.random() < 0.7:
+                updated.append(new)
         await self.ack([*fates.get("ack", []), *fates.get("extend", []), *updated])
         await self._give(self._queue.release, fates.get("release", []))
         await self._give(partial(self._queue.release, delay=1), fates.get("delay", []))
@@ -224,10 +230,19 @@ class Consumer:
         )
         name = self._queue.name
         if messages:
-            self._log.say("got", begun=begun, queue=name, hold=hold_s, named=named(messages))
+            self._log.say("got", begun=begun, queue=name, hold=hold_s, **self._about(messages))
         else:
             self._log.say("nothing", begun=begun, queue=name)
         return messages
+
+    def _about(self, messages: list[Delivery]) -> dict[str, Any]:
+        """Describe what was got: also for how many seconds of true time the first lease lasts."""
+        first = min(one.visible_until for one in messages)
+        return {
+            "named": named(messages),
+            "again": [one.body.count(AGAIN) for one in messages],
+            "left": round((first - START).total_seconds() - self._log.now(), 3),
+        }
 
     async def ack(self, messages: list[Delivery]) -> None:
         if messages:
@@ -290,6 +305,8 @@ class Recreator:
         self._name = name
         self._log = log
         self._draws = Draws(world.seed, log.who)
+        self._puts = 0
+        self._purged = 0
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
@@ -302,18 +319,25 @@ class Recreator:
     async def _live(self, is_over: Callable[[], bool]) -> None:
         draws = self._draws
         queue, _ = await self._client.find_or_create_queue(self._name, bucket_size=4)
-        life = f"{queue.created_at}".encode()
+        life, mine = f"{queue.created_at}".encode(), self._log.who.encode()
         while not is_over():
             match draws.choice(["put", "put", "put", "get", "get", "get", "purge", "delete"]):
                 case "put":
-                    await queue.put_many([life] * draws.randint(1, 6))
+                    self._puts += 1
+                    body = b"|".join((life, mine, str(self._puts).encode()))
+                    await queue.put_many([body] * draws.randint(1, 6))
                 case "get":
                     messages = await queue.get(10, visibility_timeout=2, wait=0.2)
-                    others = [one.body for one in messages if one.body != life]
-                    assert not others, f"a queue created at {life!r} holds messages of {others}"
+                    for found in [one.body.split(b"|") for one in messages]:
+                        assert found[0] == life, f"in the queue of {life!r} are {found}"
+                        assert found[1] != mine or int(found[2]) > self._purged, (
+                            f"{found} was purged"
+                        )
                     await queue.ack(messages)
                 case "purge":
+                    before = self._puts
                     await queue.purge()
+                    self._purged = before
                 case "delete":
                     await queue.delete(force=True)
             await self._log.sleep(draws.choice([0.05, 0.5]))
@@ -329,7 +353,7 @@ class Repairer:
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
-            await self._log.sleep(self._draws.choice([1, 5, 20]))
+            await self._log.sleep(self._draws.choice([1, 4, 10]))
             try:
                 await self._client.repair(full=self._draws.random() < 0.2)
             except CassieqError as error:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = 5.0
+ENOUGH = 2_000
+"""After so many statements no fault begins."""
 
 
 class Mischief:
@@ -34,14 +36,16 @@ class Mischief:
         self._draws = Draws(world.seed, "faults")
         self.jumps = self._draws.random() < 0.2
         kinds = [self.slow, self.lose, self.double, self.unanswer, self.kill, self.suspend]
+        kinds += [self.hush]
         kinds += [self.jump] if self.jumps else [self.stop, self.cut]
-        self._kinds = self._draws.sample(kinds, k=self._draws.randint(1, 5))
+        self._kinds = self._draws.sample(kinds, k=self._draws.randint(1, 4))
         self._wrong = self._draws.choice(world.clocks)
+        world.may_kill = self._may_kill
 
     async def work(self, over_s: float) -> None:
         """Go on until a time. What has begun by then ends soon after."""
-        while self._world.loop.time() < over_s:
-            await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]))
+        while self._world.loop.time() < over_s and self._world.statements < ENOUGH:
+            await asyncio.sleep(self._draws.choice([0.3, 1.0, 4.0]) * self._world.pace)
             if self._world.loop.time() >= over_s:
                 return
             fault = self._draws.choice(self._kinds)
@@ -56,6 +60,8 @@ class Mischief:
         self._weather.loss = self._weather.doubled = 0.0
         self._weather.cut.clear()
         self._weather.slow.clear()
+        self._world.spots.clear()
+        self._world.away_until_s = 0.0
         for one in self._transports:
             one.unanswered = 0.0
         if abs(self._wrong.ahead_us) > APART_US:
@@ -92,7 +98,7 @@ class Mischief:
 
     def lose(self, _: Node, lasts_s: float) -> None:
         """Some messages are lost, everywhere."""
-        self._weather.loss = self._draws.choice([0.01, 0.1])
+        self._weather.loss = self._draws.choice([0.01, 0.1, 0.3])
         self._world.loop.call_later(lasts_s, setattr, self._weather, "loss", 0.0)
 
     def double(self, _: Node, lasts_s: float) -> None:
@@ -119,13 +125,22 @@ class Mischief:
             self._draws.choice([1.0, -1.0]) * 1_000 * self._draws.choice([0.1, 2.0, 30.0, 3_600.0])
         )
 
+    def hush(self, _: Node, lasts_s: float) -> None:
+        """One bucket does not answer: too few of its replicas do."""
+        self._world.away_until_s = self._world.loop.time() + 3 * lasts_s
+
     def kill(self, _: Node, __: float) -> None:
-        """A client dies; two live on, each with a program that has not ended."""
+        """A client dies."""
+        alive = [one for one in self._transports if self._may_kill(one)]
+        if alive:
+            self._world.seen["kill"] += 1
+            self._draws.choice(alive).dies_after = self._draws.choice([0, 3, 10, 40])
+
+    def _may_kill(self, one: WorldTransport) -> bool:
+        """Whether another one comes in its place, or two live on whose programs have not ended."""
         alive = [
             one
             for one in self._transports
             if not one.is_dead and any(not actor.done() for actor in one.actors)
         ]
-        if len(alive) > 2:
-            self._world.seen["kill"] += 1
-            self._draws.choice(alive).dies_after = self._draws.choice([0, 3, 10, 40])
+        return one in alive and (not self.jumps or len(alive) > 2)

@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cassieq_spark.testing.simulated.paxos import Variant
+from cassieq_spark.errors import CassieqError
+from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
 from tests.simulation.actors import Consumer, Log, Producer, Program, Recreator, Redriver, Repairer
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
+from tests.simulation.judge import MAIN, judged
 from tests.simulation.streams import Sink, Source
 from tests.simulation.world import COPIES, DATACENTER, World, WorldTransport
-from tests.storm.book import read
 from tests.storm.checker import Anomaly, check
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Collection
 
+    from cassieq_spark.aio.client import AsyncClient
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.client import Client
     from cassieq_spark.queue.inspect.stats import QueueStats
     from cassieq_spark.repair.report import VerifyReport
     from tests.storm.history import Entry
 
-FAULTS_S = (6.0, 12.0, 20.0)
-PEACE_S = 15.0
+FAULTS_S = (3.0, 6.0, 9.0)
+PEACE_S = 14.0
 """A node that stopped as the last fault has started again."""
 
 AFTER_A_LEAP_S = 8.0
 HINT_WINDOW_S = 10_800.0
 """A node that is away for longer gets no hints any more (``max_hint_window``)."""
 
+HINTS_LAST_S = 172_800.0
+NOT_HINTED = {"died", "failed", "slept long"}
+"""Who died or was not answered before its late hint leaves that to repair [T4], and so does whoever
+slept for longer than a hint lasts [R13]."""
+
 LEAPS_S = (700.0, 20_000.0, 100_000.0, 300_000.0)
 ENDS_WITHIN_S = 600.0
 DRAINED_WITHIN_S = 900.0
 QUIET = 1
+MOST_CLIENTS = 5
 HOLD_S = 120.0
+BACK_WITHIN_S, WAITS = 240.0, 12
 SILENT_S = 40.0
-MAIN = "orders"
 DEAD = "dead"
 
 
@@ -89,7 +97,12 @@ def run(
     history = sorted(play.history, key=lambda entry: entry["at"])
     return Result(
         seed=seed,
-        anomalies=[*anomalies, *check(history, dead_letters=DEAD), *hidden(history)],
+        anomalies=[
+            *anomalies,
+            *check(history, dead_letters=DEAD),
+            *judged(history),
+            *[Anomaly(kind="paxos", what=TOO_LATE)] * world.seen[TOO_LATE],
+        ],
         digest=world.digest,
         statements=world.statements,
         virtual_s=world.loop.time(),
@@ -119,20 +132,22 @@ class Play:
         client = self._world.connect()
         self._world.variant = wanted  # `bootstrap` refuses some
         client.bootstrap({"class": "NetworkTopologyStrategy", DATACENTER: COPIES})
-        client.create_queue(DEAD)
+        themes = self._world.themes
+        client.create_queue(DEAD, bucket_size=draws.choice([4, 1000]))
+        is_hasty = "drops" in themes or draws.random() < 0.5
         settings: dict[str, Any] = {
-            "bucket_size": draws.choice([4, 10, 60, 1000]),
+            "bucket_size": draws.choice([4, 10] if is_hasty else [4, 10, 60, 1000]),
             "priorities": draws.choice([1, 1, 2]),
-            "shards": draws.choice([1, 1, 3]),
+            "shards": draws.choice([1, 1, 2]),
             "linger": draws.choice([0.02, 0.02, 1.0]),
-            "repair_timeout": draws.choice([2.0, 15.0]),
+            "repair_timeout": 2.0 if is_hasty else draws.choice([2.0, 15.0]),
             "fairness": draws.choice([0.0, 0.1]),
         }
-        if draws.random() < 0.4:
-            settings["dedup_window"] = 3_600
-        if draws.random() < 0.3:
+        if "keys" in themes or draws.random() < 0.2:
+            settings["dedup_window"] = 1_000_000  # a leap is shorter
+        if "due" in themes:
             settings |= {"schedule_period": 60, "schedule_after": 60}
-        if draws.random() < 0.5:
+        if "dead" in themes or draws.random() < 0.2:
             settings |= {"max_deliveries": draws.choice([2, 4]), "dead_letter_queue": DEAD}
         client.create_queue(MAIN, **settings)
         self._bucket_size = settings["bucket_size"]
@@ -140,22 +155,15 @@ class Play:
     async def work(self) -> list[Anomaly]:
         """Let clients work among faults, then in peace; take all that is left."""
         world, draws = self._world, self._draws
-        for number in range(draws.randint(2, 4)):
+        for number in range(draws.randint(2, 3)):
             await self._begin_client(number)
-        mischief = Mischief(world, self._transports)
-        self._may_start = not mischief.jumps
-        world.on_event.append(self._note_uncounted)
-        queries = self._begin_queries() if self._may_start else []
-        await mischief.work(world.loop.time() + draws.choice(FAULTS_S))
-        if draws.random() < 0.25 and world.has("leap"):
-            await self._leap()
-            await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
-        mischief.end()
-        await asyncio.sleep(PEACE_S)
+        queries = await self._trouble()
         self._is_over = True
         alive = [one for one in self._transports if not one.is_dead]
         actors = [*queries, *(actor for one in alive for actor in one.actors)]
         late = (await asyncio.wait(actors, timeout=ENDS_WITHIN_S))[1] if actors else set()
+        # A client that was killed meanwhile may wait for an answer for ever.
+        late -= {actor for one in self._transports if one.is_dead for actor in one.actors}
         if late:
             return [Anomaly(kind="stuck", what=f"{len(late)} programs have not ended: {late}")]
         for actor in (*queries, *(actor for one in self._transports for actor in one.actors)):
@@ -164,14 +172,50 @@ class Play:
         found, _ = await world.connected()
         early = _of_tables(await found.verify())
         self.history += [one.tell_committed() for one in self._queries if isinstance(one, Sink)]
-        # Whoever died before its late hint leaves that to repair [T4].
-        early = [one for one in early if "visible_without_hint" not in one.what]
+        if any(one["what"] in NOT_HINTED for one in self.history):
+            early = [one for one in early if "visible_without_hint" not in one.what]
         return [*early, *await self._drain()]
 
+    async def _trouble(self) -> list[asyncio.Task[None]]:
+        """Let faults come, and go; return the streaming queries that work among them."""
+        world, draws = self._world, self._draws
+        mischief = Mischief(world, self._transports)
+        self._may_start = not mischief.jumps
+        world.on_event.append(self._note_uncounted)
+        queries = self._begin_queries() if self._may_start else []
+        successors = world.loop.create_task(self._replace_the_dead())
+        await mischief.work(world.loop.time() + draws.choice(FAULTS_S) * world.pace)
+        if draws.random() < (0.5 if "drops" in world.themes else 0.2) and world.has("leap"):
+            await self._leap()
+            await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
+        mischief.end()
+        successors.cancel()
+        if any(one.is_dead for one in world.transports):
+            self.history.append({"at": world.loop.time(), "who": "somebody", "what": "died"})
+        for _ in range(round(PEACE_S)):
+            await asyncio.sleep(1)
+            if all(one.is_up for one in world.ring.nodes):
+                break
+        await asyncio.sleep(1)
+        return queries
+
+    async def _replace_the_dead(self) -> None:
+        """Begin a client for each that has died, but not for a query's, which does so itself."""
+        programs = list(self._transports)
+        for number in range(len(programs), MOST_CLIENTS if self._may_start else 0):
+            while not any(one.is_dead for one in programs):
+                await asyncio.sleep(max(0.2, self._world.leaps_until_s - self._world.loop.time()))
+            programs = [one for one in programs if not one.is_dead]
+            with suppress(CassieqError):
+                await self._begin_client(number)
+                programs.append(self._transports[-1])
+
     def _note_uncounted(self, event: str, _: object) -> None:
+        now = self._world.loop.time()
         if event in {"claim given back", "lease of an unknown claim given back"}:
-            now = self._world.loop.time()
             self.history.append({"at": now, "who": "somebody", "what": "uncounted"})
+        elif event == "bucket_unreachable":  # what was claimed there may not be given back
+            self.history.append({"at": now, "who": "somebody", "what": "failed"})
 
     async def _leap(self) -> None:
         """Let much time pass while nobody works, perhaps without one of the nodes."""
@@ -184,25 +228,28 @@ class Play:
         if is_away:
             world.ring.stop(node)
             world.ring.convict(node)
-            await asyncio.sleep(draws.choice([0.0, 3.0]))
+            await asyncio.sleep(draws.choice([0.0, 3.0, 9.0]))
         seconds = draws.choice(LEAPS_S)
         await world.leap(seconds)
+        if seconds > HINTS_LAST_S:
+            self.history.append({"at": world.loop.time(), "who": "somebody", "what": "slept long"})
         if is_away and seconds > HINT_WINDOW_S:
             world.ring.forget_hints(node)
         for one in world.ring.nodes:
             if one.is_up and draws.random() < 0.7:
                 world.ring.compact(one)
         if is_away:
+            await asyncio.sleep(draws.choice([0.0, 0.0, 4.0]))
             world.ring.start(node)
 
     def _begin_queries(self) -> list[asyncio.Task[None]]:
         """Start streaming queries, each with programs of its own."""
         world, draws = self._world, self._draws
-        if draws.random() < 0.3 and world.has("source"):
+        if ("source" in world.themes or draws.random() < 0.05) and world.has("source"):
             source = Source(world, self.history, "source", MAIN, self._bucket_size)
             self._queries.append(source)
             world.on_event.append(source.note_late)
-        if draws.random() < 0.3 and world.has("sink"):
+        if ("sink" in world.themes or draws.random() < 0.05) and world.has("sink"):
             self._queries.append(Sink(world, self.history, "sink", MAIN, self._bucket_size))
 
         async def client() -> tuple[Client, WorldTransport]:
@@ -227,18 +274,19 @@ class Play:
                 work = program.work(lambda: self._is_over)
                 transport.actors.append(world.loop.create_task(work))
 
-        if number == 0 or draws.random() < 0.6:
-            count = draws.choice([10, 40])
+        themes = world.themes
+        if number == 0 or draws.random() < 0.5:
+            count = draws.choice([10, 25])
             begin("producer", lambda log: Producer(world, main, log, count))
-        for which in range(draws.randint(0 if number else 1, 2)):
-            begin(f"consumer {which}", lambda log: Consumer(world, main, log))
-        if draws.random() < 0.3:
+        if number == 0 or draws.random() < 0.7:
+            begin("consumer", lambda log: Consumer(world, main, log))
+        if draws.random() < (0.4 if "dead" in themes else 0.1):
             begin("dead letters", lambda log: Consumer(world, dead, log))
-        if draws.random() < 0.1:
+        if "dead" in themes and draws.random() < 0.3:
             begin("redrive", lambda log: Redriver(world, client, DEAD, log))
-        if draws.random() < 0.15:
+        if "lives" in themes and draws.random() < 0.7:
             begin("lives", lambda log: Recreator(world, client, "temp", log))
-        if draws.random() < 0.4:
+        if draws.random() < (0.25 if {"plain", "source"} >= {*themes} else 0.6):
             begin("repair", lambda log: Repairer(world, client, log))
 
     async def _drain(self) -> list[Anomaly]:
@@ -249,8 +297,9 @@ class Play:
         log = Log(world, self.history, "drain", transport.clock)
         consumers = [Consumer(world, one, log) for one in queues]
         ends_s = world.loop.time() + DRAINED_WITHIN_S
-        quiet = 0
-        left = 0
+        quiet = left = 0
+        is_sure = not any(one["what"] in {*NOT_HINTED, "uncounted"} for one in self.history)
+        waits = WAITS if is_sure else 0
         stats: list[QueueStats] = []
         while quiet < QUIET:
             if world.loop.time() > ends_s:
@@ -262,6 +311,16 @@ class Play:
                 got += len(messages)
             if got:
                 continue
+            if waits:  # what comes back needs no repair
+                waits -= 1
+                stats = [await queue.stats() for queue in queues]
+                left = sum(one.total - one.scheduled - one.dead for one in stats)
+                if left and not waits:
+                    return [Anomaly(kind="stuck", what=f"{left} messages wait for repair: {stats}")]
+                if left:
+                    await asyncio.sleep(BACK_WITHIN_S / WAITS)
+                    continue
+                waits = 0
             await client.repair(full=True)
             stats = [await queue.stats() for queue in queues]
             left = sum(one.total for one in stats)
@@ -273,7 +332,26 @@ class Play:
         await self._take_in_order(consumers[0], queues[0], log)
         for one in consumers:
             await one.ack(await one.get(100, HOLD_S, 0))
-        return _of_tables(await client.verify())
+        return [*await self._blocked(client), *_of_tables(await client.verify())]
+
+    async def _blocked(self, client: AsyncClient) -> list[Anomaly]:
+        """Return the lanes of which repair does not drop all: something there never ends."""
+        for wait_s in (40, 40, 0):
+            found = []
+            for name in (MAIN, DEAD):
+                of_queue = await client._sync._lane(name)
+                for lane in map(of_queue.sibling, of_queue.lanes):
+                    monoton = await lane.monotons.find()
+                    assert monoton is not None
+                    low = (await lane.read_pointers()).repair
+                    if (low + 1) * lane.bucket_size < monoton.value.next_id:
+                        what = f"{lane.lane_id} of {name}: dropped below {low}, {monoton.value}"
+                        found.append(Anomaly(kind="stuck", what=what))
+            if not found:
+                break
+            await asyncio.sleep(wait_s)
+            await client.repair(full=True)
+        return found
 
     async def _take_in_order(self, consumer: Consumer, queue: AsyncQueue, log: Log) -> None:
         """Put into the empty queue, in any order of classes; note in which order it comes out."""
@@ -295,42 +373,3 @@ class Play:
 
 def _of_tables(report: VerifyReport) -> list[Anomaly]:
     return [Anomaly(kind="tables", what=str(one)) for one in (*report.findings, *report.problems)]
-
-
-def hidden(history: list[Entry]) -> list[Anomaly]:
-    """Return the gets that found nothing though a message was visible all the time (I10).
-
-    Such a message was stored before the get began, without a delay or an end, and was given to
-    nobody before the get had ended: not even to a client that was killed before it could say so.
-    Nor was any claim given back uncounted meanwhile, as one whose answer came too late.
-    """
-    uncounted = [entry["at"] for entry in history if entry["what"] == "uncounted"]
-    book = read(history)
-    stored_at: dict[str, float] = {}
-    first: dict[str, float] = {}
-    for entry in history:
-        if entry["what"] == "put":
-            stored_at |= dict.fromkeys(entry["stored"], entry["at"])
-        elif entry["what"] == "got" and entry["queue"] == MAIN:
-            for key, _, count in entry["named"]:
-                first.setdefault(key, entry["begun"] if count == 1 else -math.inf)
-    plain = [
-        (at, key)
-        for key, at in stored_at.items()
-        if key in first and not book.put[key][1] and key not in book.lives
-    ]
-    found = []
-    for entry in history:
-        if entry["what"] == "nothing" and entry["queue"] == MAIN:
-            begun, ended = entry["begun"], entry["at"]
-            seen = [
-                key
-                for at, key in plain
-                if at < begun
-                and first[key] > ended
-                and not any(begun < back < first[key] for back in uncounted)
-            ]
-            if seen:
-                what = f"{entry['who']} got nothing from {begun:.3f} to {ended:.3f}: {seen[:3]}"
-                found.append(Anomaly(kind="hidden", what=what))
-    return found

@@ -69,7 +69,7 @@ class Query:
         self.draws = Draws(world.seed, name)
         self.offsets: list[dict[str, Any]] = []
         self.committed = 0
-        self.dies_at_last = self.draws.random() < 0.3
+        self.dies_at_last = self.draws.random() < 0.6
         self._starts = 0
 
     async def work(
@@ -117,7 +117,7 @@ class Query:
             await asyncio.sleep(max(0.1, world.leaps_until_s - world.loop.time()))
         if is_over() and self.dies_at_last and not transport.is_dead:
             world.seen["run killed at last"] += 1
-            transport.dies_after = draws.randrange(40)
+            transport.dies_after = draws.randrange(25)
         if not transport.is_dead and not task.done():
             await asyncio.wait([task], timeout=ZOMBIES_END_WITHIN_S)
 

@@ -11,7 +11,8 @@ import pytest
 
 from cassieq_spark.clock import ClusterClock
 from cassieq_spark.store.process import Home
-from tests.simulation.run import MAIN, hidden, run
+from tests.simulation.judge import MAIN, hidden
+from tests.simulation.run import run
 from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from cassieq_spark.testing.simulated.transport import SimulatedTransport
 from tests.simulation import limits
 from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
+from tests.simulation.spots import THEMES, Spot, spots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -210,8 +211,17 @@ class WorldTransport(SimulatedTransport):
                 return
             self.dies_after -= 1
         world.note(self.name, request)
+        spot = world.spot_at(request, self)
+        if spot is not None:
+            spot.happen(world, self, request, partial(self._tell, told), super().send)
+            return
         if request.page is not None:
             world.seen["second page"] += 1
+        if world.is_away(request):
+            world.seen["bucket does not answer"] += 1
+            error = OperationTimedOut("this bucket does not answer")
+            world.loop.call_later(min(request.timeout_s, 2.0), self._tell, told, error)
+            return
         if self.unanswered > 0 and self._draws.random() < self.unanswered:
             # The connection breaks at any moment: what is sent again may come before this.
             world.seen["lost answer"] += 1
@@ -242,6 +252,11 @@ class World:
         on_event: Called with each event that the package logs, and its fields.
         transports_in_use: Those of programs, for faults to choose from.
         leaps_until_s: Until then all processes stand still.
+        themes: What its programs do.
+        pace: How much slower they are than others.
+        spots: What befalls them at which statement, while there are faults.
+        may_kill: Whether this client may die now.
+        away_until_s: Until then the bucket that was read first does not answer.
     """
 
     def __init__(
@@ -263,8 +278,8 @@ class World:
         self.trace = trace
         self._hash = blake2b(digest_size=16)
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
-        drawn = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
-        self.variant = variant or drawn
+        common = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
+        self.variant = variant or common
         self.limits = {
             name: value
             for name, value in limits.drawn(Draws(seed, "limits")).items()
@@ -286,6 +301,15 @@ class World:
         self.transports: list[WorldTransport] = []
         self.transports_in_use: list[WorldTransport] = []
         self.leaps_until_s = 0.0
+        self.themes = self.draws.sample(list(THEMES), k=self.draws.choice([1, 1, 2]))
+        self.pace = self.draws.choice([1, 1, 1, 12])
+        self._draws_of_spots = Draws(seed, "at spots")
+        self.spots = [
+            one for one in spots_of(Draws(seed, "spots"), self.themes) if self.has(one.name)
+        ]
+        self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
+        self.away_until_s = 0.0
+        self._away: tuple[Any, ...] | None = None
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
         self._clients: list[Client] = []
 
@@ -293,6 +317,32 @@ class World:
         """Note a part of the plan; return whether it is played."""
         self.parts.append(part)
         return part not in self.without
+
+    def spot_at(self, request: Request, client: WorldTransport) -> Spot | None:
+        """Return the trouble that a client has with this statement now."""
+        if client not in self.transports_in_use:
+            return None
+        for one in self.spots:
+            if one.left and one.statement == request.statement.name:
+                draws = self._draws_of_spots
+                is_fatal = one.action.startswith("kill")
+                if draws.random() < one.share and (not is_fatal or self.may_kill(client)):
+                    return one
+        return None
+
+    def is_away(self, request: Request) -> bool:
+        """Whether a statement is about the bucket that does not answer."""
+        if self.loop.time() >= self.away_until_s or not request.rows:
+            self._away = None
+            return False
+        if self._away is None and request.statement.name == "read_bucket":
+            self._away = tuple(request.rows[0][:2])
+        table = request.statement.cql
+        return (
+            self._away is not None
+            and any(f".{name} " in f"{table} " for name in ("bucket", "message"))
+            and all(one in request.rows[0] for one in self._away)
+        )
 
     def note(self, who: str, request: Request) -> None:
         """Note a statement that is sent."""

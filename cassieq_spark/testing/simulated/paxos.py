@@ -31,6 +31,9 @@ from cassieq_spark.testing.simulated.ring import (
 )
 from cassieq_spark.testing.simulated.storage import Partition
 
+TOO_LATE: Final = "a change after a refusal that had not seen it"
+"""What the variants do that do not propose an empty change; see `Ring.seen`."""
+
 MOST_PAUSE_S: Final = 0.1
 """The longest pause of a coordinator that has met another one."""
 
@@ -141,10 +144,13 @@ class Paxos:
                 found = await self._coordinator.read(self._key, columns, self._quorum)
             change = decide(found, ballot.at_us)
             if change is None and not self._variant.proposes_nothing:
+                self._note_seen(ballot)
                 return False, found
             if await self._propose(Round(ballot, change), must_know=True):
                 if change is not None:
                     await self._commit(Round(ballot, change))
+                else:
+                    self._note_seen(ballot)
                 return change is not None, found
             await self._pause()
 
@@ -155,8 +161,14 @@ class Paxos:
             if not self._variant.proposes_nothing or await self._propose(
                 Round(ballot, None), must_know=True
             ):
+                self._note_seen(ballot)
                 return
             await self._pause()
+
+    def _note_seen(self, ballot: Ballot) -> None:
+        """Note that somebody was told how the row is: nothing earlier may happen to it any more."""
+        looked = self._coordinator.ring.looked
+        looked[self._key] = max(ballot, looked.get(self._key, NO_BALLOT))
 
     @property
     def _quorum(self) -> int:
@@ -190,6 +202,8 @@ class Paxos:
             accepted = max((one.accepted for one in promises.values()), key=_by_ballot)
             if accepted.change is not None and accepted.ballot > latest.ballot:
                 coordinator.ring.seen["another's round finished"] += 1
+                if accepted.ballot < coordinator.ring.looked.get(key, NO_BALLOT):
+                    coordinator.ring.seen[TOO_LATE] += 1
                 again = Round(ballot, accepted.change.written_at(ballot.at_us))
                 if await self._propose(again, must_know=False):
                     await self._commit(again)

@@ -186,6 +186,7 @@ class Ring:
         copies: The copies that the keyspace has in each data centre; None: it does not exist.
         has_hints: ``hinted_handoff_enabled``.
         seen: How often what has happened, by name.
+        looked: The ballot of the latest refusal or serial read of each partition.
         on_stop: Called with each node that stops, for the clients whose connections break.
     """
 
@@ -206,6 +207,7 @@ class Ring:
         self.tables: dict[str, Table] = {}
         self.copies: dict[str, int] | None = None
         self.has_hints = True
+        self.looked: dict[Key, Ballot] = {}
         self.on_stop: list[Callable[[Node], object]] = []
         self._away: set[str] = set()
         self._tokens: dict[Key, int] = {}

@@ -1,0 +1,141 @@
+"""What is judged in a simulated world beside the rules of `tests.storm.checker`. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tests.storm.book import read
+from tests.storm.checker import Anomaly
+
+if TYPE_CHECKING:
+    from tests.storm.history import Entry
+
+MAIN = "orders"
+LATE_S = 1.0
+"""By how much the clocks of a client's nodes may be wrong."""
+
+
+def judged(history: list[Entry]) -> list[Anomaly]:
+    """Return what is wrong by any of these rules."""
+    return [one for judge in (hidden, ended, late, skipped, reverted) for one in judge(history)]
+
+
+def hidden(history: list[Entry]) -> list[Anomaly]:
+    """Return the gets that found nothing though a message was visible all the time (I10).
+
+    Such a message was stored before the get began, without a delay or an end, and was given to
+    nobody before the get had ended: not even to a client that was killed before it could say so.
+    Nor was any claim given back uncounted meanwhile, as one whose answer came too late.
+    """
+    uncounted = [entry["at"] for entry in history if entry["what"] == "uncounted"]
+    book = read(history)
+    stored_at: dict[str, float] = {}
+    first: dict[str, float] = {}
+    for entry in history:
+        if entry["what"] == "put":
+            stored_at |= dict.fromkeys(entry["stored"], entry["at"])
+        elif entry["what"] == "got" and entry["queue"] == MAIN:
+            for key, _, count in entry["named"]:
+                first.setdefault(key, entry["begun"] if count == 1 else -math.inf)
+    plain = [
+        (at, key)
+        for key, at in stored_at.items()
+        if key in first and not book.put[key][1] and key not in book.lives
+    ]
+    found = []
+    for entry in history:
+        if entry["what"] == "nothing" and entry["queue"] == MAIN:
+            begun, ended = entry["begun"], entry["at"]
+            seen = [
+                key
+                for at, key in plain
+                if at < begun
+                and first[key] > ended
+                and not any(begun < back < first[key] for back in uncounted)
+            ]
+            if seen:
+                what = f"{entry['who']} got nothing from {begun:.3f} to {ended:.3f}: {seen[:3]}"
+                found.append(Anomaly(kind="hidden", what=what))
+    return found
+
+
+def ended(history: list[Entry]) -> list[Anomaly]:
+    """Return the gets that handed out a lease which was over [P18, T17]."""
+    return [
+        Anomaly(kind="ended", what=f"{one['who']} got {one['named'][0]}, over by {-one['left']} s")
+        for one in history
+        if one["what"] == "got" and one["left"] < -LATE_S
+    ]
+
+
+def _is_doubtful(entry: Entry) -> bool:
+    """Whether somebody may have been given something, and did not say so."""
+    is_put = entry["who"].startswith(("producer", "repair"))
+    return entry["what"] in {"died", "leased"} or (entry["what"] == "failed" and not is_put)
+
+
+def late(history: list[Entry]) -> list[Anomaly]:
+    """Return the acks that were too late though nobody had claimed the message again [R20].
+
+    Whoever was killed, or was not answered, may have claimed it.
+    """
+    if any(_is_doubtful(entry) or entry["what"] == "uncounted" for entry in history):
+        return []
+    book = read(history)
+    begun = {entry["op"]: entry for entry in history if entry["what"] == "acks"}
+    found = []
+    for entry in history:
+        if entry["what"] != "acked":
+            continue
+        acks = begun[entry["op"]]
+        for (key, message, count), verdict in zip(acks["named"], entry["verdicts"], strict=True):
+            counts = book.handed.get((acks["queue"], message), {})
+            later = [one for n, some in counts.items() if n > count for one in some]
+            given = any(
+                one["what"] == "gives" and [key, message, count] in map(list, one["named"])
+                for one in history
+            )
+            if (
+                verdict == "lease_expired"
+                and not given
+                and not any(one.begun < entry["at"] for one in later)
+            ):
+                what = f"{key}: an ack of delivery {count} by {entry['at']:.3f} came late"
+                found.append(Anomaly(kind="late", what=what))
+    return found
+
+
+def skipped(history: list[Entry]) -> list[Anomaly]:
+    """Return the deliveries of which the one before was given to nobody [P18].
+
+    Whoever was killed, or was not answered, may have been given that, and so may a batch that was
+    never planned. What was claimed before another gave its claim back is counted with that.
+    """
+    if any(_is_doubtful(entry) for entry in history):
+        return []
+    book = read(history)
+    last = max((one["at"] for one in history if one["what"] == "uncounted"), default=-math.inf)
+    return [
+        Anomaly(kind="skipped", what=f"{place}: delivery {count}, and nobody got {count - 1}")
+        for place, counts in sorted(book.handed.items())
+        for count, handings in sorted(counts.items())
+        if count > 1 and count - 1 not in counts and min(one.begun for one in handings) > last
+    ]
+
+
+def reverted(history: list[Entry]) -> list[Anomaly]:
+    """Return the deliveries with an older body than an update had given the message [P26]."""
+    newest: dict[tuple[str, str], tuple[int, int]] = {}
+    found = []
+    for entry in history:
+        if entry["what"] == "updated":
+            ((_, message, count),) = entry["named"]
+            newest[entry["queue"], message] = (count, entry["again"])
+        elif entry["what"] == "got":
+            for (key, message, count), again in zip(entry["named"], entry["again"], strict=True):
+                since, wanted = newest.get((entry["queue"], message), (count, again))
+                if count > since and again < wanted:
+                    what = f"{key}: delivery {count} has an older body than {wanted}"
+                    found.append(Anomaly(kind="reverted", what=what))
+    return found

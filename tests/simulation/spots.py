@@ -1,0 +1,111 @@
+"""Trouble at named statements: there a client dies, stands still, or loses an answer.
+
+A seed has one or two themes: what its programs do, and at which of their statements this happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cassandra import OperationTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cassieq_spark.store.transport import Request, Told
+    from tests.simulation.draws import Draws
+    from tests.simulation.world import World, WorldTransport
+
+_WRITERS: Final = "reserve write_message write_message write_message read_pointers"
+_SEALERS: Final = "scan_messages insert_bucket fill_bucket fill_bucket read_pointers"
+_READERS: Final = "update_bucket update_bucket fill_bucket read_bucket read_messages write_hint"
+_DROPPERS: Final = "advance_pointer drop_messages delete_bucket read_bucket"
+_SINKS: Final = "update_sink update_sink read_sink_serial write_message insert_bucket fill_bucket"
+
+THEMES: Final[Mapping[str, tuple[str, ...]]] = {
+    theme: tuple(names.split())
+    for theme, names in {
+        "plain": f"{_WRITERS} {_SEALERS} {_READERS} write_overlay read_hints",
+        "drops": f"{_SEALERS} {_DROPPERS} {_WRITERS} update_bucket insert_bucket",
+        "sink": f"{_SINKS} insert_sink update_bucket read_sink write_alive write_sink_list",
+        "source": "update_bucket update_bucket read_bucket write_hint advance_pointer fill_bucket",
+        "lives": "delete_monoton reserve insert_monoton insert_queue update_queue delete_queue "
+        "advance_pointer read_monoton drop_messages find_queue write_message",
+        "dead": f"{_SINKS} insert_sink delete_sink update_bucket write_alive",
+        "due": "add_to_schedule remove_from_schedule read_schedule insert_monoton reserve "
+        "advance_pointer update_bucket delete_monoton",
+        "keys": "take_key take_key read_key keep write_message insert_bucket advance_pointer",
+    }.items()
+}
+"""What each theme's programs send."""
+
+ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
+LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
+MOST_SPOTS: Final = 4
+
+
+@dataclass
+class Spot:
+    """Trouble at a statement.
+
+    Attributes:
+        left: How often it still happens.
+        share: Of how many of them it happens.
+    """
+
+    statement: str
+    action: str
+    lasts_s: float
+    share: float
+    left: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the plan."""
+        return f"{self.action} {self.statement} for {self.lasts_s} s"
+
+    def happen(
+        self,
+        world: World,
+        client: WorldTransport,
+        request: Request,
+        told: Told,
+        send: Callable[[Request, Told], None],
+    ) -> None:
+        """Let it happen to a request of a client, in place of sending that."""
+        loop = world.loop
+        self.left -= 1
+        world.seen[f"{self.action} a statement"] += 1
+        match self.action:
+            case "kill before":
+                client.kill()
+            case "kill after":
+                send(request, lambda _: None)
+                client.kill()
+            case "stall before":
+                client.clock.resumes_s = loop.time() + self.lasts_s
+                client.send(request, told)
+            case "stall after":
+                client.clock.resumes_s = loop.time() + self.lasts_s
+                send(request, told)
+            case "lose":
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                send(request, lambda _: None)
+            case _:  # the connection breaks, and the node reads it later
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                loop.call_later(self.lasts_s, send, request, lambda _: None)
+
+
+def spots_of(draws: Draws, themes: list[str]) -> list[Spot]:
+    """Draw the spots of a world with these themes."""
+    return [
+        Spot(
+            statement=draws.choice(THEMES[draws.choice(themes)]),
+            action=draws.choice(ACTIONS),
+            lasts_s=draws.choice(LASTS_S),
+            share=draws.choice([0.2, 0.5, 1.0]),
+            left=draws.choice([2, 4, 10]),
+        )
+        for _ in range(draws.randint(0, MOST_SPOTS))
+    ]
