@@ -82,6 +82,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "lanes: Of a limit",
         "lanes: Of a claim",
         "lanes: A get",
+        "lanes: A look",
     ),
     "how long others wait for a bucket, sink or lane that does not answer: tests hold one up": (
         "T5: What several",
