@@ -126,6 +126,7 @@ STORM_SECONDS ?= 15
 MINUTES ?= 5
 
 .PHONY: fault
+fault: SIMULATED := 5000
 fault: fault-tests test-real simulate storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
 
 # What make test runs on a simulated Cassandra: the same tests, and nothing else.
@@ -148,7 +149,7 @@ storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run,
 		$(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 .PHONY: fault-tests
-fault-tests: setup  ## The long tests, most of which kill nodes and processes; FIT=1500 ends after 25 minutes
+fault-tests: setup  ## The long tests, most of which kill nodes and processes; FIT=900 ends after 15 minutes
 	@$(WITH_JAVA) $(PYTEST) $(if $(FIT),--fit $(FIT)) $(FAULT_TESTS)
 
 # What leans on the engine: its facts, replays, drains, stops, both sinks, verdicts, lag.

@@ -44,11 +44,12 @@ FOLDER_MARKS = {
     "stateful",
     "unit",
 }
-#: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``, and
-#: is in ``make test``, too.
+#: Folders whose tests take long: ``make fault`` runs them. One of each kind carries ``sample``: CI,
+#: which has no time for all, runs those first.
 LONG_FOLDERS = {"fault"}
 #: Files whose tests take long together, one by one or all at once: ``make fault`` runs them, too.
-#: ``make test`` has to end in 15 minutes on two cores.
+#: What carries ``sample`` is in ``make test`` all the same, which has to end in 10 minutes on two
+#: cores.
 LONG_FILES = {
     "docs/test_getting_started.py",
     "docs/test_readme.py",
@@ -190,19 +191,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         }
         if "engine" in marks and config.getoption("real"):
             marks.add("node")
-        is_long = marks & LONG_FOLDERS or str(item.path.relative_to(tests)) in LONG_FILES
-        if is_long and item.get_closest_marker("sample") is None:
+        is_sample = item.get_closest_marker("sample") is not None
+        is_in_long_file = str(item.path.relative_to(tests)) in LONG_FILES
+        if marks & LONG_FOLDERS or (is_in_long_file and not is_sample):
             marks.add("long")
         for mark in sorted(marks):
             item.add_marker(mark)
         if not RESTARTED.keys().isdisjoint(getattr(item, "fixturenames", ())):
             assert item.path.name in RING_FILES, f"{item.path.name} is missing in RING_FILES"
     if config.getoption("fit") is not None:
-        # Another file comes first each day: what does not fit today is run another day.
+        # Samples come first. Then another file is the first one each day: what does not fit today
+        # is run another day.
         files = list(dict.fromkeys(item.path for item in items))
         first = SystemClock().now_us() // DAY_US % max(1, len(files))
         order = {path: at for at, path in enumerate([*files[first:], *files[:first]])}
-        items.sort(key=lambda item: order[item.path])
+        items.sort(key=lambda item: (item.get_closest_marker("sample") is None, order[item.path]))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

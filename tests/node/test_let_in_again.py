@@ -71,7 +71,6 @@ def health(gateway: Gateway) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
-@pytest.mark.sample
 def test_a_login_that_was_refused_is_tried_again_and_named_until_it_is_right(
     secured: Secured, may_log_in: Callable[[bool], None], queue_name: str
 ) -> None:

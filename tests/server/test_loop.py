@@ -338,11 +338,13 @@ def grows(loop: Loop, made: Callable[[int], Request], what: str) -> None:
     assert large_s <= UNEVEN * slow * allowed_s, (what, slow, large_s, allowed_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", GROWING)
 def test_a_longer_request_takes_longer_in_proportion(anybody: Loop, what: str) -> None:
     grows(anybody, GROWING[what], what)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", GROWING_SIGNED)
 def test_who_asks_is_found_out_in_proportion(checked: Loop, what: str) -> None:
     grows(checked, GROWING_SIGNED[what], what)
