@@ -6,14 +6,15 @@ Their entries are those of `tests.storm.history`, in virtual time.
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
+from cassieq_spark.model.moments import time_of
 from tests.children.consumer import Pace, named
 from tests.simulation.draws import Draws
+from tests.simulation.world import START_US
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 FATES = Pace().fates
 AGAIN = b"|again"
-START = datetime.fromtimestamp(1_700_000_000, UTC)
 
 
 FAR_S = 190
@@ -241,7 +241,7 @@ class Consumer:
         return {
             "named": named(messages),
             "again": [one.body.count(AGAIN) for one in messages],
-            "left": round((first - START).total_seconds() - self._log.now(), 3),
+            "left": round((first - time_of(START_US)).total_seconds() - self._log.now(), 3),
         }
 
     async def ack(self, messages: list[Delivery]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.pointer import HINT_SPARE_S
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
 from tests.simulation.actors import Consumer, Log, Producer, Program, Recreator, Redriver, Repairer
@@ -37,7 +38,6 @@ AFTER_A_LEAP_S = 8.0
 HINT_WINDOW_S = 10_800.0
 """A node that is away for longer gets no hints any more (``max_hint_window``)."""
 
-HINTS_LAST_S = 172_800.0
 NOT_HINTED = {"died", "failed", "slept long"}
 """Who died or was not answered before its late hint leaves that to repair [T4], and so does whoever
 slept for longer than a hint lasts [R13]."""
@@ -231,7 +231,7 @@ class Play:
             await asyncio.sleep(draws.choice([0.0, 3.0, 9.0]))
         seconds = draws.choice(LEAPS_S)
         await world.leap(seconds)
-        if seconds > HINTS_LAST_S:
+        if seconds > HINT_SPARE_S:
             self.history.append({"at": world.loop.time(), "who": "somebody", "what": "slept long"})
         if is_away and seconds > HINT_WINDOW_S:
             world.ring.forget_hints(node)
