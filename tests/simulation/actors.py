@@ -327,7 +327,9 @@ class Recreator:
                     body = b"|".join((life, mine, str(self._puts).encode()))
                     await queue.put_many([body] * draws.randint(1, 6))
                 case "get":
-                    messages = await queue.get(10, visibility_timeout=2, wait=0.2)
+                    messages = await queue.get(
+                        10, visibility_timeout=2, wait=0.2, consumer=self._log.who
+                    )
                     for found in [one.body.split(b"|") for one in messages]:
                         assert found[0] == life, f"in the queue of {life!r} are {found}"
                         assert found[1] != mine or int(found[2]) > self._purged, (

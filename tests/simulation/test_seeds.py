@@ -55,6 +55,7 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() ->
         ).stdout.strip()
 
     assert digest("1") == digest("2") != digest("1", "8")
+    assert digest("1", "9") == digest("2", "9")  # one whose queues are deleted and made again
     assert run(7).digest == run(7).digest
 
 
