@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from cassieq_spark.store.statements import Kind, every_statement
 from cassieq_spark.testing.simulated.paxos import Variant
-from tests.simulation.world import COPIES, DATACENTER, World
+from tests.simulation.world import COPIES, DATACENTER, World, alone
 
 if TYPE_CHECKING:
     from cassieq_spark.aio.client import AsyncClient
@@ -52,6 +52,7 @@ class Drained:
         return AT_ONCE * self.cas.total() / self.messages
 
 
+@alone
 def drain(seed: int, processes: int, in_buckets: int, messages: int) -> Drained:
     """Fill so many buckets, and let so many processes drain them."""
     world = World(seed, variant=Variant.V2)

@@ -16,7 +16,7 @@ from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
 from tests.simulation.judge import MAIN, judged
 from tests.simulation.streams import Sink, Source
-from tests.simulation.world import COPIES, DATACENTER, World, WorldTransport
+from tests.simulation.world import COPIES, DATACENTER, World, WorldTransport, alone
 from tests.storm.checker import Anomaly, check
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Result:
     parts: list[str]
 
 
+@alone
 def run(
     seed: int,
     *,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cassieq_spark.clock import ClusterClock
+from cassieq_spark.store.call import limited
 from cassieq_spark.store.process import Home
 from tests.simulation.judge import MAIN, hidden
 from tests.simulation.run import run
@@ -56,7 +58,9 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() ->
 
     assert digest("1") == digest("2") != digest("1", "8")
     assert digest("1", "9") == digest("2", "9")  # one whose queues are deleted and made again
-    assert run(7).digest == run(7).digest
+    before = run(7).digest
+    with limited(inf, 0.5):  # of whoever runs it
+        assert before == run(7).digest
 
 
 def test_a_client_that_is_half_a_minute_ahead_of_the_others_is_caught(

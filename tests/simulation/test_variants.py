@@ -16,7 +16,7 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.store.tables.lanes import Monoton
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.simulation.draws import Draws
-from tests.simulation.world import COPIES, DATACENTER, World
+from tests.simulation.world import COPIES, DATACENTER, World, alone
 
 CLIENTS = 4
 TURNS = 15
@@ -37,6 +37,7 @@ async def _compete(world: World, client: Client, number: int) -> None:
         await asyncio.sleep(draws.random())
 
 
+@alone
 def happened_late(seed: int, variant: Variant) -> int:
     """Return how often something happened after a refusal that had not seen it."""
     world = World(seed, variant=Variant.V2)

@@ -8,6 +8,7 @@ apart by fractions of a second, clients die and answers are lost.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from cassandra import OperationTimedOut
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from cassieq_spark.store.transport import Page, Request, Told
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 START_US = 1_700_000_000_000_000
 DATACENTER = "datacenter1"
@@ -239,6 +243,19 @@ class WorldTransport(SimulatedTransport):
             return
         self._world.note_answer(self.name, answer)
         told(answer)
+
+
+def alone(play: Callable[P, T]) -> Callable[P, T]:
+    """Play each world in an empty context of its own.
+
+    What a killed client has set in it stays set, as the limits of a block that never ended.
+    """
+
+    @functools.wraps(play)
+    def in_its_own(*args: P.args, **kwargs: P.kwargs) -> T:
+        return Context().run(play, *args, **kwargs)
+
+    return in_its_own
 
 
 class World:
