@@ -224,6 +224,26 @@ class QueueDeleted(QueueError):
     """
 
 
+class ScheduleError(CassieqError):
+    """Errors about a schedule."""
+
+
+class ScheduleNotFound(ScheduleError):
+    """No schedule has that name.
+
+    Remedy:
+        Create it, or look for a misspelt name: client.schedules.list() has all names.
+    """
+
+
+class ScheduleExists(ScheduleError):
+    """A schedule of that name exists, with another definition.
+
+    Remedy:
+        Alter it, delete it, or choose another name.
+    """
+
+
 class ReceiptError(CassieqError):
     """Errors about a receipt."""
 

@@ -74,6 +74,9 @@ _LWT_ONLY: Final = {
     # Each key has a partition: the first to put it wins, and nobody else waits for that.
     "dedup": """lane uuid, key blob, at_lane uuid, bucket bigint, first int, message_id uuid,
         put_us bigint, PRIMARY KEY ((lane, key))""",
+    # The schedules of programs. Each data centre touches its own: a row has one electorate.
+    "timetable": """datacenter text, name text, queue text, lane uuid, status text, definition blob,
+        state blob, touch_us bigint, PRIMARY KEY ((datacenter, name))""",
 }
 _SMALL: Final = {
     "leader": "name text PRIMARY KEY, holder uuid, since_us bigint",  # LWT only, too

@@ -377,6 +377,22 @@ REMOVE_FROM_SCHEDULE: Final = _write(
     "remove_from_schedule", _SCHEDULE.delete("AND period = ? AND priority = ?")
 )
 
+_TIMETABLE: Final = _Table("timetable", "datacenter, name")
+_TOUCHED: Final = f"state, touch_us, {_VERSION}"
+_DEFINED: Final = f"queue, lane, status, definition, {_TOUCHED}"
+
+READ_TIMETABLE: Final = _read("read_timetable", _TIMETABLE.select(f"{_TIMETABLE.key}, {_DEFINED}"))
+# It asks one replica, without the large columns: read repair would write these alone [T10]. Each
+# row is read by itself before anything is done.
+GLANCE_TIMETABLE: Final = _glance(
+    "glance_timetable", _TIMETABLE.all(f"{_TIMETABLE.key}, queue, lane, touch_us")
+)
+LIST_TIMETABLE: Final = _read("list_timetable", _TIMETABLE.all(f"{_TIMETABLE.key}, {_DEFINED}"))
+INSERT_TIMETABLE: Final = _cas("insert_timetable", _TIMETABLE.insert(_DEFINED, _IF_NEW))
+DEFINE_TIMETABLE: Final = _cas("define_timetable", _TIMETABLE.update(_DEFINED, _AS_READ))
+TOUCH_TIMETABLE: Final = _cas("touch_timetable", _TIMETABLE.update(_TOUCHED, _AS_READ))
+DELETE_TIMETABLE: Final = _cas("delete_timetable", _TIMETABLE.delete(_AS_READ))
+
 _ALIVE: Final = _Table("alive", "sink_id")
 WRITE_ALIVE: Final = _write("write_alive", _ALIVE.insert("at_us", "USING TIMESTAMP ? AND TTL ?"))
 READ_ALIVE: Final = _read("read_alive", _ALIVE.select("at_us"))

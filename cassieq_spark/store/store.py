@@ -26,6 +26,7 @@ from cassieq_spark.store.tables.pointers import Hints, PointerTable, Seen, Writt
 from cassieq_spark.store.tables.queues import Queues
 from cassieq_spark.store.tables.sinks import Sinks
 from cassieq_spark.store.tables.table import Base
+from cassieq_spark.store.tables.timetable import Timetable
 
 LANES: Final = 1_000
 """The number of unused lanes that a client remembers."""
@@ -60,6 +61,7 @@ class Store(Base):
         self.key_uses = KeyUses(self)
         self.everything = Everything(self)
         self.schedules = Schedules(self)
+        self.timetable = Timetable(self)
         self.dedup = Dedup(self)
         self.heartbeats = Heartbeats(self)
         self.leaders = Leaders(self)

@@ -40,6 +40,13 @@ THEMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What each theme's programs send."""
 
+OF_SCHEDULES: Final = tuple(
+    "touch_timetable touch_timetable touch_timetable define_timetable insert_timetable "
+    f"delete_timetable read_timetable {_WRITERS} insert_bucket fill_bucket update_bucket "
+    "insert_monoton add_to_schedule advance_pointer delete_bucket keep read_kept".split()
+)
+"""What programs with schedules send; they have a play of their own."""
+
 ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
 LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
 MOST_SPOTS: Final = 4
@@ -97,11 +104,11 @@ class Spot:
                 loop.call_later(self.lasts_s, send, request, lambda _: None)
 
 
-def spots_of(draws: Draws, themes: list[str]) -> list[Spot]:
-    """Draw the spots of a world with these themes."""
+def spots_of(draws: Draws, themes: list[tuple[str, ...]]) -> list[Spot]:
+    """Draw the spots of a world whose programs send these."""
     return [
         Spot(
-            statement=draws.choice(THEMES[draws.choice(themes)]),
+            statement=draws.choice(draws.choice(themes)),
             action=draws.choice(ACTIONS),
             lasts_s=draws.choice(LASTS_S),
             share=draws.choice([0.2, 0.5, 1.0]),

@@ -283,7 +283,13 @@ class World:
         trace: list[tuple[Any, ...]] | None = None,
         variant: Variant | None = None,
         without: Collection[str] = (),
+        sends: tuple[str, ...] | None = None,
     ) -> None:
+        """Draw it.
+
+        Args:
+            sends: What its programs send; None: by its themes.
+        """
         self.seed = seed
         self.without = without
         self.parts: list[str] = []
@@ -320,9 +326,10 @@ class World:
         self.leaps_until_s = 0.0
         self.themes = self.draws.sample(list(THEMES), k=self.draws.choice([1, 1, 2]))
         self.pace = self.draws.choice([1, 1, 1, 12])
+        send = [THEMES[one] for one in self.themes] if sends is None else [sends]
         self._draws_of_spots = Draws(seed, "at spots")
         self.spots = [
-            one for one in spots_of(Draws(seed, "spots"), self.themes) if self.has(one.name)
+            one for one in spots_of(Draws(seed, "spots"), send) if self.has(one.name)
         ]
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
         self.away_until_s = 0.0

@@ -164,12 +164,12 @@ class Producer:
         """
         async for _ in lane.attempts():
             try:
-                placed = await self._place(lane, todo)
+                placed = await self.place(lane, todo)
                 if keys is not None:
                     placed = await _without_put_before(lane, placed, keys, found.done)
             except StoreError as error:
                 return todo, error
-            kept = await self._store(lane, placed, found)
+            kept = await self.store(lane, placed, found)
             todo = {}
             for at, one in placed.items():
                 manifest = kept[one.bucket]
@@ -183,7 +183,7 @@ class Producer:
                 break
         return todo, None
 
-    async def _place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
+    async def place(self, lane: Lane, todo: dict[int, Packed]) -> dict[int, Placed]:
         """Reserve offsets for each row, in their order, in as few buckets as possible."""
         placed: dict[int, Placed] = {}
         async with in_turn(self._turn, lane.title, lane.store.session.left_s(), lane.clock):
@@ -250,7 +250,7 @@ class Producer:
             self._block = None
         self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
-    async def _store(
+    async def store(
         self, lane: Lane, placed: dict[int, Placed], found: Outcome
     ) -> dict[BucketNo, Runs | None]:
         """Write all rows, then prove each bucket. Return its offsets that stay, or None."""

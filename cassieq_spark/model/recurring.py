@@ -1,0 +1,472 @@
+"""Decide what a schedule puts, and when its row is touched (docs/design/schedules.md). Pure.
+
+Holds S1: each occurrence is put exactly once. An occurrence is named in the schedule's row, with
+its place, before its message is written; it leaves the row only when its bucket's manifest has
+said that it is in (I5), or when its time is over after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from itertools import islice, takewhile
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgpack
+
+from cassieq_spark.model.dedup import MAX_WINDOW_S
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.slots import Cron, Every, Once, Rule, Slot, latest
+
+FILLED_TO: Final = 2.5
+"""A touch fills a schedule so many horizons ahead. The next touch comes when between one and two
+are left, by a hash of its name, so that the schedules of a minute are not all touched together."""
+
+MOST_SLOTS: Final = 500
+"""The most occurrences that a row names ahead: each CAS carries them."""
+
+LATE_US: Final = 60_000_000
+"""A schedule that skips what it has missed still puts a slot that is no older than this: the unit
+of an expression is a minute."""
+
+NEVER_US: Final = (1 << 63) - 1
+"""The time of the next touch of a schedule that has ended, or is paused."""
+
+UNSURE_US: Final = MAX_WINDOW_S * 1_000_000
+"""After this long, it is no longer kept which messages a dropped bucket had [U5]."""
+
+
+class Misfire(StrEnum):
+    """What becomes of slots that were missed."""
+
+    SKIP = "skip"
+    LATEST = "latest"
+    ALL = "all"
+
+
+class Status(StrEnum):
+    """The phase of a schedule's life."""
+
+    NEW = "new"
+    """Its row is only a name: a late copy of its INSERT may bring that back [T3]."""
+
+    FOREIGN = "foreign"
+    """A later release has written what this one does not know, so this one leaves it alone."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a schedule puts, and when.
+
+    Attributes:
+        cron: An expression of five fields; or every, or at_us.
+        timezone: The name of the zone of the expression.
+        every_us: The distance of two occurrences; the first is at ``start_us``.
+        start_us, end_us: No occurrence is before, or after.
+        count: The most occurrences; None: no limit.
+        jitter_us: An occurrence is due up to so much later than its slot, by a hash of both.
+        catch_up: The most missed slots that `Misfire.ALL` puts.
+        ttl_us: 0 means for ever.
+    """
+
+    cron: str = ""
+    timezone: str = "UTC"
+    every_us: int = 0
+    at_us: int = 0
+    start_us: int = 0
+    end_us: int = NEVER_US
+    count: int | None = None
+    jitter_us: int = 0
+    horizon_us: int = 3_600_000_000
+    misfire: Misfire = Misfire.LATEST
+    catch_up: int = 100
+    body: bytes = b""
+    tag: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    key: str | None = None
+    ttl_us: int = 0
+
+    @property
+    def rule(self) -> Rule:
+        """Its slots, without regard to its end."""
+        if self.cron:
+            return Cron(self.cron, ZoneInfo(self.timezone))
+        return Every(self.every_us, self.start_us) if self.every_us else Once(self.at_us)
+
+    def slots(self, after: Slot) -> Iterator[Slot]:
+        """Return its slots after one of them, or after a time."""
+        if after.at_us < self.start_us:
+            after = Slot(self.start_us - 1)
+        return takewhile(lambda one: one.at_us <= self.end_us, self.rule.after(after))
+
+    def missed(self, after: Slot, now_us: int) -> list[Slot]:
+        """Return the slots up to now that are still to be put."""
+        most = {Misfire.SKIP: 1, Misfire.LATEST: 1, Misfire.ALL: self.catch_up}[self.misfire]
+        begin = after if after.at_us >= self.start_us else Slot(self.start_us - 1)
+        found = latest(self.rule, begin, min(now_us, self.end_us), most)
+        is_skipped = self.misfire is Misfire.SKIP
+        return [one for one in found if not is_skipped or one.at_us > now_us - LATE_US]
+
+
+class Named(NamedTuple):
+    """An occurrence that has a place.
+
+    Attributes:
+        offset: Its place in the bucket.
+        at_us: Its slot.
+        due_us: The time from which consumers may get it.
+    """
+
+    offset: int
+    at_us: int
+    due_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The occurrences of one bucket.
+
+    Attributes:
+        named_us: The time when the row began to name them.
+        is_proven: Whether the manifest of the bucket has them, or will have them (I1).
+    """
+
+    place: Place
+    slots: tuple[Named, ...]
+    named_us: int
+    is_proven: bool = False
+
+    @property
+    def offsets(self) -> Runs:
+        """Their places in the bucket."""
+        return Runs.of(*((one.offset, one.offset) for one in self.slots))
+
+    def only(self, is_wanted: Callable[[Named], bool]) -> Run | None:
+        """Return the run with those slots alone; None if there are none."""
+        some = tuple(filter(is_wanted, self.slots))
+        return replace(self, slots=some) if some else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """How far a schedule has come.
+
+    Attributes:
+        cursor: The last slot that has a place, was put, or was passed over.
+        count: The number of occurrences up to there.
+        runs: The occurrences that are not due yet, or not proven.
+        revoking: The runs that are being taken back.
+        done_us: Slots after the cursor that were put under an earlier definition.
+        more: Entries of a later release.
+    """
+
+    cursor: Slot
+    count: int = 0
+    runs: tuple[Run, ...] = ()
+    revoking: tuple[Run, ...] = ()
+    done_us: frozenset[int] = frozenset()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unproven(self) -> list[Run]:
+        """The runs of which it is not known whether they are in."""
+        return [one for one in self.runs if not one.is_proven]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule, as its row has it.
+
+    Attributes:
+        datacenter: The home of its queue; only clients there may touch it.
+        lane: The queue's first lane: another one is another queue.
+        definition: None if it is new or foreign.
+        touch_us: When it is to be looked at.
+    """
+
+    datacenter: str
+    name: str
+    queue: str
+    lane: LaneId
+    status: Status
+    definition: Definition | None
+    state: State
+    touch_us: int
+
+    @property
+    def its(self) -> Definition:
+        """Its definition, which it has."""
+        assert self.definition is not None
+        return self.definition
+
+
+class Occurrence(NamedTuple):
+    """What is to be put."""
+
+    slot: Slot
+    due_us: int
+
+
+def occurrences(schedule: Schedule, again: Iterable[Named], now_us: int) -> list[Occurrence]:
+    """Return what a touch puts: what has lost its place, what was missed, and what comes.
+
+    Args:
+        again: Named occurrences that never came in.
+    """
+    its, state = schedule.its, schedule.state
+    lost = [Occurrence(Slot(one.at_us), one.due_us) for one in again]
+    if schedule.status is not Status.ACTIVE:
+        return lost
+    ahead = sum(len(run.slots) for run in state.runs)
+    room = (
+        MOST_SLOTS - ahead
+        if its.count is None
+        else min(MOST_SLOTS - ahead, its.count - state.count)
+    )
+    missed = its.missed(state.cursor, now_us)
+    until_us = now_us + round(FILLED_TO * its.horizon_us)
+    after = state.cursor if state.cursor.at_us > now_us else (missed or [Slot(now_us)])[-1]
+    coming = takewhile(lambda one: one.at_us <= until_us, its.slots(after))
+    fresh = (one for one in [*missed, *_bounded(coming)] if one.at_us not in state.done_us)
+    return lost + [
+        Occurrence(one, one.at_us + _jitter_us(schedule, one))
+        for one in islice(fresh, max(0, room))
+    ]
+
+
+def _bounded(slots: Iterator[Slot]) -> Iterator[Slot]:
+    return islice(slots, 2 * MOST_SLOTS)  # of which some may be done
+
+
+def _jitter_us(schedule: Schedule, slot: Slot) -> int:
+    """Return how much later a slot is due: the same for whoever asks."""
+    most_us = schedule.its.jitter_us
+    if not most_us:
+        return 0
+    return int(_share(f"{schedule.name} {slot.at_us}") * most_us)
+
+
+def _share(text: str) -> float:
+    """Return a number from 0 to 1 that a text always has."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=6).digest()) / (1 << 48)
+
+
+def named(
+    schedule: Schedule, placed: Iterable[tuple[Occurrence, Place, int]], now_us: int
+) -> Schedule:
+    """Return the schedule that names these occurrences, with place and offset, before any is put.
+
+    Former unproven runs are gone: what they named is among these, or was found to be in.
+    """
+    by_place: dict[Place, list[Named]] = {}
+    cursor, fresh = schedule.state.cursor, 0
+    for one, place, offset in placed:
+        by_place.setdefault(place, []).append(Named(offset, one.slot.at_us, one.due_us))
+        if one.slot.at_us > schedule.state.cursor.at_us:
+            fresh += 1
+            cursor = max(cursor, one.slot)
+    runs = tuple(
+        Run(place=place, slots=tuple(slots), named_us=now_us) for place, slots in by_place.items()
+    )
+    state = schedule.state
+    return _touched(
+        replace(
+            schedule,
+            state=replace(
+                state,
+                cursor=cursor,
+                count=state.count + fresh,
+                runs=(*(one for one in state.runs if one.is_proven), *runs),
+                done_us=frozenset(one for one in state.done_us if one > cursor.at_us),
+            ),
+        ),
+        now_us,
+    )
+
+
+def settled(schedule: Schedule, runs: Sequence[Run], now_us: int) -> Schedule:
+    """Return the schedule after its unproven runs were judged; these were found to be in."""
+    kept = (one for one in schedule.state.runs if one.is_proven)
+    proven = (replace(one, is_proven=True) for one in runs)
+    return _touched(replace(schedule, state=replace(schedule.state, runs=(*kept, *proven))), now_us)
+
+
+def proven(schedule: Schedule, places: Collection[tuple[Place, int]], now_us: int) -> Schedule:
+    """Return the schedule in which the runs whose places are all among these are proven."""
+
+    def one_of(run: Run) -> Run:
+        is_in = all((run.place, one.offset) in places for one in run.slots)
+        return replace(run, is_proven=run.is_proven or is_in)
+
+    runs = tuple(map(one_of, schedule.state.runs))
+    return _touched(replace(schedule, state=replace(schedule.state, runs=runs)), now_us)
+
+
+def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
+    """Whether the schedule still names these runs, and nobody has judged them."""
+    there = {(run.place, one) for run in schedule.state.unproven for one in run.slots}
+    return all((run.place, one) in there for run in runs for one in run.slots)
+
+
+def altered(schedule: Schedule, definition: Definition, status: Status, now_us: int) -> Schedule:
+    """Return the schedule under another definition. What is not due yet is to be taken back.
+
+    Its runs are proven: whoever alters it settles them before.
+    """
+    state = schedule.state
+    coming = [run.only(lambda one: one.at_us > now_us) for run in state.runs]
+    revoking = tuple(one for one in coming if one is not None)
+    is_resumed = schedule.status is Status.PAUSED and status is Status.ACTIVE
+    cursor = state.cursor if state.cursor.at_us <= now_us and not is_resumed else Slot(now_us)
+    return replace(
+        schedule,
+        definition=definition,
+        status=status,
+        touch_us=now_us,
+        state=replace(
+            state,
+            cursor=cursor,
+            count=state.count - sum(len(one.slots) for one in revoking),
+            runs=tuple(
+                one
+                for run in state.runs
+                if (one := run.only(lambda one: one.at_us <= now_us < one.due_us)) is not None
+            ),
+            revoking=state.revoking + revoking,
+        ),
+    )
+
+
+def revoked(schedule: Schedule, left_us: Collection[int], now_us: int) -> Schedule:
+    """Return the schedule after its revocation; these slots could not be taken back."""
+    state = schedule.state
+    later = frozenset(one for one in left_us if one > state.cursor.at_us)
+    return _touched(
+        replace(
+            schedule,
+            state=replace(
+                state,
+                revoking=(),
+                count=state.count + len(left_us),
+                done_us=state.done_us | later,
+            ),
+        ),
+        now_us,
+    )
+
+
+def moved(schedule: Schedule, lane: LaneId, created_us: int) -> Schedule:
+    """Return the schedule on a queue that was created again.
+
+    What was put ahead has died with the former queue, and was not due before this one was there.
+    """
+    state = schedule.state
+    ahead = sum(one.at_us > created_us for run in state.runs for one in run.slots)
+    cursor = state.cursor if state.cursor.at_us <= created_us else Slot(created_us)
+    state = replace(
+        state, cursor=cursor, count=state.count - ahead, runs=(), revoking=(), done_us=frozenset()
+    )
+    return replace(schedule, lane=lane, state=state, touch_us=created_us)
+
+
+def _touched(schedule: Schedule, now_us: int) -> Schedule:
+    """Return the schedule with the time of its next touch, without what is over."""
+    state = schedule.state
+    runs = tuple(
+        run
+        for run in state.runs
+        if not run.is_proven or any(slot.due_us > now_us for slot in run.slots)
+    )
+    schedule = replace(schedule, state=replace(state, runs=runs))
+    return replace(schedule, touch_us=_touch_us(schedule, now_us))
+
+
+def _touch_us(schedule: Schedule, now_us: int) -> int:
+    its, state = schedule.its, schedule.state
+    if state.unproven or state.revoking or schedule.status is Status.DELETING:
+        return now_us
+    if schedule.status is Status.PAUSED or (its.count is not None and state.count >= its.count):
+        return NEVER_US
+    following = next(its.slots(state.cursor), None)
+    if following is None:
+        return NEVER_US
+    return following.at_us - round((1 + _share(schedule.name)) * its.horizon_us)
+
+
+# --- the columns ----------------------------------------------------------------------------------
+
+_FIELDS: Final = frozenset(Definition.__dataclass_fields__)
+
+
+def encode_definition(definition: Definition) -> bytes:
+    """Return the bytes of the column: fields that differ from their defaults."""
+    plain = Definition()
+    found = {
+        name: getattr(definition, name)
+        for name in sorted(_FIELDS)
+        if getattr(definition, name) != getattr(plain, name)
+    }
+    return bytes(msgpack.packb(found))
+
+
+def decode_definition(stored: bytes) -> Definition | None:
+    """Read the column; None: it was made by a later release, with a field unknown here."""
+    found = msgpack.unpackb(stored)
+    if found.keys() - _FIELDS or found.get("misfire", "all") not in list(Misfire):
+        return None
+    if "misfire" in found:
+        found["misfire"] = Misfire(found["misfire"])
+    return Definition(**found)
+
+
+def encode_state(state: State) -> bytes:
+    """Return the bytes of the column."""
+    return bytes(
+        msgpack.packb(
+            {
+                **state.more,
+                "cursor": list(state.cursor),
+                "count": state.count,
+                "runs": [_encode_run(run) for run in state.runs],
+                "revoking": [_encode_run(run) for run in state.revoking],
+                "done": sorted(state.done_us),
+            }
+        )
+    )
+
+
+def decode_state(stored: bytes) -> State:
+    """Read the column."""
+    found = msgpack.unpackb(stored)
+    return State(
+        cursor=Slot(*found.pop("cursor")),
+        count=found.pop("count"),
+        runs=tuple(map(_decode_run, found.pop("runs"))),
+        revoking=tuple(map(_decode_run, found.pop("revoking"))),
+        done_us=frozenset(found.pop("done")),
+        more=found,
+    )
+
+
+def _encode_run(run: Run) -> list[Any]:
+    slots = [list(one) for one in run.slots]
+    return [run.place.lane.bytes, run.place.bucket, run.named_us, run.is_proven, slots]
+
+
+def _decode_run(stored: list[Any]) -> Run:
+    lane, bucket, named_us, is_proven, slots = stored
+    return Run(
+        place=Place(LaneId(UUID(bytes=lane)), BucketNo(bucket)),
+        slots=tuple(Named(*one) for one in slots),
+        named_us=named_us,
+        is_proven=is_proven,
+    )

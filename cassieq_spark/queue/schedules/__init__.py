@@ -1,0 +1,1 @@
+"""Put messages again and again, each exactly once (docs/design/schedules.md)."""
