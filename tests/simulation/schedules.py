@@ -227,6 +227,7 @@ class Play:
             await mischief.work(world.loop.time() + draws.choice(FAULTS_S))
         mischief.end()
         successors.cancel()
+        self._dispatches = (1.0, 3.0)  # no outage is longer than a horizon any more
         await self._begin()
         peace_us = self.book.now_us()
         await asyncio.sleep(PEACE_S / 2)
