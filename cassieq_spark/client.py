@@ -30,6 +30,7 @@ from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.redrive import RedriveRequest, by_place, listed, redrive
 from cassieq_spark.repair.report import OnProgress, Redriven, RepairReport, VerifyReport
 from cassieq_spark.repair.verify import verify
+from cassieq_spark.schedules import Schedules
 from cassieq_spark.store import portal, schema
 from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.session import CqlSession
@@ -45,11 +46,17 @@ class Client(OfOneProcess):
         self._session = session or CqlSession(ConnectionOptions.needed(options))
         self._store = Store(self._session)
         self._works: Recent[LaneId, Work] = Recent(QUEUES)
+        self._schedules = Schedules(self._store)
 
     @property
     def datacenter(self) -> str:
         """The local data centre. Queues with another home cannot be read from here."""
         return self._session.datacenter
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules, which put messages again and again."""
+        return self._schedules
 
     @property
     def store(self) -> Store:

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.aio.queue import AsyncQueue
+from cassieq_spark.aio.schedules import AsyncSchedules
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.doors import awaited, documented
@@ -46,6 +47,11 @@ class AsyncClient(OfOneProcess):
     def keyspace(self) -> str:
         """The keyspace that the client works in."""
         return self._sync.keyspace
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules, which put messages again and again."""
+        return AsyncSchedules(self._sync.schedules)
 
     bootstrap = awaited(Client.bootstrap)
     check = awaited(Client.check)

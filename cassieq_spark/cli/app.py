@@ -21,6 +21,7 @@ from cassieq_spark.cli import (
     messages,
     queue,
     repair,
+    schedule,
     services,
 )
 from cassieq_spark.cli.flags import Connected, command
@@ -79,6 +80,7 @@ for _name, _group in {
     "load": load.app,
     "queue": queue.app,
     "dead": dead.app,
+    "schedule": schedule.app,
     "account": account.app,
     "cassandra": cassandra.app,
 }.items():

@@ -28,7 +28,7 @@ from cassieq_spark.errors import (
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.queue.handle import Queue
-from cassieq_spark.queue.inspect.letters import as_object
+from cassieq_spark.queue.inspect.letters import as_object, body_as_object
 from cassieq_spark.queue.message import Delivery, Message
 from cassieq_spark.queue.put.results import PutResult
 from cassieq_spark.queue.settle.settle import AckResult
@@ -104,7 +104,7 @@ def put(
         "due_at": None if due_at is None else _MOMENT.checked("--due-at", due_at),
         "ttl": ttl,
         "tag": tag,
-        "headers": dict(map(_header, header or [])),
+        "headers": dict(map(header_of, header or [])),
         "group": group,
         "message_ids": None if message_id is None else [message_id],
         "dedup_keys": None if dedup_key is None else [dedup_key],
@@ -266,11 +266,16 @@ def _print_messages(messages: Sequence[Message], out: Out) -> None:
 
 
 def show_body(message: Message) -> str:
-    """The body on one line; a body that is not UTF-8 is base64, and marked so.
+    """The body on one line; see `show_bytes`."""
+    return show_bytes(message.body)
+
+
+def show_bytes(body: bytes) -> str:
+    """A body on one line; a body that is not UTF-8 is base64, and marked so.
 
     A text that itself begins with the mark has its colon escaped: the two can be told apart.
     """
-    shown = as_object(message)
+    shown = body_as_object(body)
     if "encoding" in shown:
         return f"{BASE64}{shown['body']}"
     text = show_text(shown["body"])
@@ -301,7 +306,8 @@ def _bodies(bodies: list[str], file: Path | None) -> Iterator[list[bytes]]:
     return iter([[os.fsencode(body) for body in bodies]])
 
 
-def _header(given: str) -> tuple[str, str]:
+def header_of(given: str) -> tuple[str, str]:
+    """Read a header of the command line."""
     name, is_there, value = given.partition("=")
     if not is_there or not name:
         raise OptionInvalid(f"--header is {show_text(given)!r}, allowed: NAME=VALUE")

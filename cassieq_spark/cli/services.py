@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,7 @@ from cassieq_spark.exporter.scan import SCANS_EVERY_S, Scanner
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
+from cassieq_spark.schedules import dispatching
 from cassieq_spark.server.settings import GatewaySettings
 from cassieq_spark.worker.child import check_name
 from cassieq_spark.worker.work import WorkSettings, work
@@ -262,7 +264,9 @@ def worker(
         min_priority=min_priority,
         backoff=Backoff(base_s=backoff, most_s=backoff_max, jitter=jitter),
     )
-    with connection.open() as client, Interrupt() as interrupt:
+    with ExitStack() as stack:
+        client, interrupt = stack.enter_context(connection.open()), stack.enter_context(Interrupt())
+        stack.enter_context(dispatching(client.schedules))
         found = client.queue(queue).settings
         if found.dead_letter_queue is None or found.max_deliveries is None:
             logs.note(

@@ -37,6 +37,7 @@ from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.options import Spelling, parse_connection, queue_name, values
 from cassieq_spark.queue.find import lanes_of
+from cassieq_spark.queue.schedules.dispatch import dispatch
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.lead import leading
 from cassieq_spark.repair.report import RepairReport, VerifyReport
@@ -113,6 +114,7 @@ def repair(
                 with portal.entered(leading(store)) as is_leader:
                     if not (is_leader or no_leader):
                         return None
+                    portal.run(dispatch(store))
                     spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
                     return heal(spark, given, names, is_full=full)
 

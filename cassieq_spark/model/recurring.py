@@ -205,7 +205,8 @@ class Schedule:
     @property
     def its(self) -> Definition:
         """Its definition, which it has."""
-        assert self.definition is not None
+        if self.definition is None:
+            raise ValueError(f"schedule {self.name!r} has no definition")
         return self.definition
 
 
@@ -241,6 +242,16 @@ def occurrences(schedule: Schedule, again: Iterable[Named], now_us: int) -> list
         Occurrence(one, one.at_us + _jitter_us(schedule, one))
         for one in islice(fresh, max(0, room))
     ]
+
+
+def coming(schedule: Schedule, now_us: int) -> Iterator[int]:
+    """Return the times of a schedule that are later than now, whether they are put ahead or not."""
+    its, state = schedule.its, schedule.state
+    if schedule.status is not Status.ACTIVE:
+        return iter(())
+    ahead = sum(one.at_us > now_us for run in state.runs for one in run.slots)
+    left = None if its.count is None else max(0, its.count - state.count + ahead)
+    return (one.at_us for one in islice(its.slots(Slot(now_us)), left))
 
 
 def _bounded(slots: Iterator[Slot]) -> Iterator[Slot]:

@@ -20,9 +20,10 @@ from cassieq_spark.client import Client
 from cassieq_spark.errors import CassandraLoginFailed, CassieqError
 from cassieq_spark.exporter.collector import registry_of
 from cassieq_spark.exporter.scan import Scanner
+from cassieq_spark.schedules import PASS_EVERY_S
 from cassieq_spark.server import guards
 from cassieq_spark.server.backend import Backend, Busy
-from cassieq_spark.server.beside import Rates, RepairLog, repair_every
+from cassieq_spark.server.beside import Rates, RepairLog, dispatch_every, repair_every
 from cassieq_spark.server.door import Door
 from cassieq_spark.server.guards import OWN_PATHS, UI, Refusal, door_of
 from cassieq_spark.server.principal import Gate
@@ -154,7 +155,10 @@ class Gateway:
             return
         self.scanner.start(self.backend.store)
         if self.settings.repairs_every_s is not None:
-            await repair_every(self.backend, self.settings.repairs_every_s, self.repairs)
+            await asyncio.gather(
+                repair_every(self.backend, self.settings.repairs_every_s, self.repairs),
+                dispatch_every(self.backend, PASS_EVERY_S),
+            )
 
     async def _metrics(self, request: Request) -> Response:
         """All metrics, as Prometheus reads them."""

@@ -80,6 +80,16 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
                 event(_logger, "repair_failed", queue=queue.queue, error=text)
 
 
+async def dispatch_every(backend: Backend, pause_s: float) -> None:
+    """Put the messages of schedules ahead, in one process at a time, until this is cancelled."""
+    while True:
+        await asyncio.sleep(system.jitter(pause_s, 0))
+        try:
+            await backend.run(backend.client.schedules.dispatch_as_leader)
+        except (CassieqError, Busy) as error:
+            event(_logger, "schedules_failed", error=str(error))
+
+
 # --- the last hour --------------------------------------------------------------------------------
 
 MINUTE_S: Final = 60.0

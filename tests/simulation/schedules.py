@@ -328,7 +328,9 @@ class Play:
             await asyncio.sleep(draws.choice([1.0, 5.0, 25.0, 60.0]))
         for name, era in lives.items():
             if era is None or era.sure_from_us is None:
-                while (era := await self._create(store, transport, name, draws)).sure_from_us is None:
+                while (
+                    era := await self._create(store, transport, name, draws)
+                ).sure_from_us is None:
                     await asyncio.sleep(5)
                     if transport.is_dead:
                         client, transport = await self._client()
@@ -368,9 +370,7 @@ class Play:
                 at_us = (self.book.now_us() + wait_us) // 1_000_000 * 1_000_000
                 return replace(its, at_us=at_us)
 
-    async def _create(
-        self, store: Store, at: WorldTransport, name: str, draws: Draws
-    ) -> Era:
+    async def _create(self, store: Store, at: WorldTransport, name: str, draws: Draws) -> Era:
         """Create it, or if that fails, delete whatever there may be."""
         book = self.book
         life, version = next(book.lives), next(book.versions)
@@ -393,9 +393,7 @@ class Play:
             era.sure_from_us = book.now_us()
         return era
 
-    async def _change(
-        self, store: Store, at: WorldTransport, era: Era, draws: Draws
-    ) -> Era | None:
+    async def _change(self, store: Store, at: WorldTransport, era: Era, draws: Draws) -> Era | None:
         book = self.book
         what = draws.choice(["alter", "alter", "pause", "delete"])
         if not era.is_active:

@@ -22,19 +22,23 @@ HEADER: Final = "header."
 KEYS: Final = "tag, group, source-queue, reason, message-id, header.NAME"
 
 
+def body_as_object(body: bytes) -> dict[str, Any]:
+    """Return a body as entries of a JSON object. One that is not UTF-8 is base64, and marked so."""
+    try:
+        return {"body": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode("ascii"), "encoding": "base64"}
+
+
 def as_object(message: Message) -> dict[str, Any]:
     """Return the message as a JSON object. A body that is not UTF-8 is base64, and marked so."""
-    try:
-        body = {"body": message.body.decode("utf-8")}
-    except UnicodeDecodeError:
-        body = {"body": base64.b64encode(message.body).decode("ascii"), "encoding": "base64"}
     held = message if isinstance(message, Delivery) else None
     return {
         "message_id": message.message_id,
         "id": message.id,
         "lane": str(message.lane),
         "priority": message.priority,
-        **body,
+        **body_as_object(message.body),
         "tag": message.tag,
         "group": message.group,
         "headers": dict(message.headers),

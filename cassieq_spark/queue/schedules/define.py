@@ -123,6 +123,16 @@ async def delete(lane: Lane, name: str) -> Touched:
     return await alter(lane, name, lambda same: same, Status.DELETING)
 
 
+async def forget(store: Store, name: str) -> None:
+    """Delete a schedule whose queue is gone: there is nothing to take back."""
+    async for _ in attempts(store):
+        row = await store.timetable.find(name)
+        if row is None or row.value.status is Status.NEW:
+            return
+        await store.timetable.delete(row)
+    raise missing(name)
+
+
 async def _touched(lane: Lane, name: str) -> Touched:
     found = (await Toucher(lane).touch([name]))[0]
     if found.problem is not None:

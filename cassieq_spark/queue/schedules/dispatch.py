@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, SchemaMissing
 from cassieq_spark.log import event, get_logger
+from cassieq_spark.model.frozen import freeze, frozen
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.schedules.touch import Toucher
+from cassieq_spark.queue.schedules.touch import Touched, Toucher
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.timetable import Glance
 
@@ -19,9 +21,10 @@ TOGETHER: Final = 32
 _logger = get_logger("queue")
 
 
-@dataclass(slots=True)
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """What a pass did.
+    """What a pass over all schedules did.
 
     Attributes:
         schedules: The number that exist.
@@ -30,10 +33,13 @@ class Dispatched:
         problems: What went wrong, by schedule.
     """
 
-    schedules: int = 0
-    touched: int = 0
-    put: int = 0
-    problems: dict[str, str] = field(default_factory=dict)
+    schedules: int
+    touched: int
+    put: int
+    problems: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        freeze(self, "problems")
 
 
 async def dispatch(store: Store) -> Dispatched:
@@ -42,8 +48,11 @@ async def dispatch(store: Store) -> Dispatched:
     It costs one scan, and two reads for each queue that has schedules: one that was deleted and
     created again has lost what was put ahead.
     """
-    known = await store.timetable.glance()
-    done = Dispatched(schedules=len(known))
+    try:
+        known = await store.timetable.glance()
+    except SchemaMissing:  # an earlier release has made the tables: there are no schedules yet
+        known = []
+    touched: list[Touched] = []
     by_queue: dict[str, list[Glance]] = {}
     for one in sorted(known, key=lambda one: (one.touch_us, one.name)):
         by_queue.setdefault(one.queue, []).append(one)
@@ -60,19 +69,17 @@ async def dispatch(store: Store) -> Dispatched:
                 if one.touch_us <= now_us or one.lane != lane.lane_id
             ]
             for start in range(0, len(names), TOGETHER):
-                for found in await toucher.touch(names[start : start + TOGETHER]):
-                    done.touched += 1
-                    done.put += found.put
-                    if found.problem is not None:
-                        _note(done, found.name, found.problem)
+                touched.extend(await toucher.touch(names[start : start + TOGETHER]))
         except CassieqError as error:
-            for name in names:
-                _note(done, name, error)
+            touched.extend(Touched(name, problem=error) for name in names)
 
     await store.session.each(of_queue, by_queue)
-    return done
-
-
-def _note(done: Dispatched, name: str, error: CassieqError) -> None:
-    done.problems[name] = str(error)
-    event(_logger, "schedule_failed", schedule=name, error=str(error))
+    problems = {one.name: str(one.problem) for one in touched if one.problem is not None}
+    for name, problem in problems.items():
+        event(_logger, "schedule_failed", schedule=name, error=problem)
+    return Dispatched(
+        schedules=len(known),
+        touched=len(touched),
+        put=sum(one.put for one in touched),
+        problems=problems,
+    )

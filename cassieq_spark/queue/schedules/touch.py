@@ -1,6 +1,6 @@
 """Touch schedules: put what comes, exactly once (docs/design/schedules.md). Holds S1.
 
-  take back  ->  settle  ->  take places  ->  name them (CAS)  ->  write  ->  prove  ->  note it (CAS)
+  take back  ->  settle  ->  take places  ->  CAS: named  ->  write  ->  prove  ->  CAS: proven
 
 A row names each occurrence with its place before its message is written. Whoever finds named
 occurrences that are not proven settles them first: the bucket is closed, and its manifest says
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from cassieq_spark import metrics
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import recurring as rules
@@ -49,13 +50,15 @@ class Touched:
     """What became of one schedule.
 
     Attributes:
-        put: Occurrences that were put.
+        named: Occurrences that its row names since: they are put, by this touch or another one.
+        put: Those that this touch has put.
         left: Slots that could not be taken back, of a former definition.
         unsure: Slots of which nothing is kept any more; they count as put.
         row: Its row after that; None: it is gone.
     """
 
     name: str
+    named: int = 0
     put: int = 0
     left: list[int] = field(default_factory=list)
     unsure: int = 0
@@ -75,7 +78,7 @@ class _Draft:
 
 
 class Toucher:
-    """Touches the schedules of one queue. Its buckets are its own: to close them disturbs nobody."""
+    """Touches the schedules of one queue. To close its buckets disturbs nobody else."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
@@ -84,10 +87,25 @@ class Toucher:
         self._due_lanes = DueLanes()
         self._shard = lane.store.entropy.rng.randrange(MAX_SHARDS)
 
-    async def touch(self, names: Sequence[str]) -> list[Touched]:
+    async def put_again(self, name: str, what: Sequence[Occurrence]) -> Touched:
+        """Put occurrences of the past once more.
+
+        Raises:
+            CasContention: Others have changed the row too often. Nothing was put.
+        """
+        async for _ in attempts(self._store):
+            found = (await self.touch([name], what))[0]
+            if found.named or found.problem is not None or found.row is None or not what:
+                return found
+        raise self._lane.contended(f"schedule {name!r}")
+
+    async def touch(self, names: Sequence[str], more: Sequence[Occurrence] = ()) -> list[Touched]:
         """Touch these schedules together; their occurrences share buckets, by due time.
 
         A failure ends one schedule's touch only, and is in its result: the next touch goes on.
+
+        Args:
+            more: What else is put for each.
         """
         found = {name: Touched(name) for name in names}
         drafts: list[_Draft] = []
@@ -95,6 +113,7 @@ class Toucher:
         async def draft(name: str) -> None:
             one = await self._drafted(found[name])
             if one is not None:
+                one.todo += more
                 drafts.append(one)
 
         await self._each(found, draft, names)
@@ -257,6 +276,7 @@ class Toucher:
         if now is None or not rules.names_all(now.value, schedule.state.unproven):
             return False
         draft.row = now
+        draft.found.named = len(places)
         return True
 
     async def _written(self, placed: Sequence[Placed]) -> set[tuple[Place, int]]:
@@ -287,6 +307,7 @@ class Toucher:
             if all((run.place, one.offset) in is_in for one in run.slots)
         ]
         draft.found.put = sum(len(run.slots) for run in mine)
+        metrics.MESSAGES_PUT.inc(self._lane.queue, draft.found.put)
         if not mine:
             return
         async for _ in attempts(self._store):

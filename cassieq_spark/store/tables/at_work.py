@@ -44,6 +44,13 @@ class Leaders(Table):
         """
         return await self._keep(name, holder, lease_s) or await self._take(name, holder, lease_s)
 
+    async def has_other(self, name: str, holder: UUID, *, lease_s: int) -> bool:
+        """Whether somebody else has the lease: a read, for those who only wait for its end."""
+        row = await self._session.one(statements.READ_LEAD, (name,))
+        if row is None or row.since_us is None or row.holder == holder:
+            return False
+        return leads(row.since_us, now_us=self._session.clock.now_us(), lease_s=lease_s)
+
     async def give_up(self, name: str, holder: UUID) -> None:
         """Give the lease up, so that the next process can take it at once."""
         await self._sender.answer(statements.GIVE_LEAD_UP, (name,), (name, holder))

@@ -1,0 +1,294 @@
+"""``cassieq schedule`` creates, lists, shows, alters, pauses, resumes and deletes schedules."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from cassieq_spark.cli.flags import Connected, Flags, Seconds, command, keyword, queue_names
+from cassieq_spark.cli.logs import Logged
+from cassieq_spark.cli.messages import header_of, show_bytes, whole
+from cassieq_spark.cli.queue import Yes, make_sure
+from cassieq_spark.cli.shell import FAILED, Interrupt, Printed, print_problem
+from cassieq_spark.clock import SystemClock
+from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.options import values
+from cassieq_spark.schedules import ScheduleInfo, dispatching
+
+app = typer.Typer(
+    help="Create, list, show, alter, pause, resume and delete schedules, which put messages again "
+    "and again.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The name of the schedule.")]
+_MOMENT = values.moment()
+
+
+_TIMES: Final = ("every", "jitter", "horizon", "ttl")
+_MOMENTS: Final = ("at", "start", "end")
+_FLAGS: Final[Mapping[str, tuple[Any, str | None, str]]] = {
+    "cron": (str, None, "Five fields as in crontab: minute, hour, day of month, month, weekday."),
+    "timezone": (str, None, "The time zone of --cron, such as Europe/Berlin. Default: UTC."),
+    "every": (str, "TIME", "The time from one message to the next: 90s, 5m, 1d."),
+    "at": (str, "WHEN", "One time: 2030-01-01T09:00Z."),
+    "start": (str, "WHEN", "No message before this time."),
+    "end": (str, "WHEN", "No message after this time."),
+    "count": (int, "N", "The most messages."),
+    "jitter": (str, "TIME", "Each message is due up to so much later, the same for one time."),
+    "horizon": (str, "TIME", "How far ahead messages are put, at least. Default: 1h, or less."),
+    "misfire": (str, None, "What becomes of times that were missed: latest (default), all, skip."),
+    "catch_up": (int, "N", "The most messages that --misfire all puts. Default: 100."),
+    "body": (str, None, "The body of each message."),
+    "file": (Path, None, "The file that has the body. '-' reads standard input."),
+    "tag": (str, None, "The messages' tag."),
+    "header": (list[str], "NAME=VALUE", "A header of the messages; repeatable."),
+    "group": (str, None, "Whom the messages belong to, such as a customer."),
+    "priority": (int, "N", "The messages' priority; a higher one goes out first."),
+    "key": (str, None, "Messages of one key stay in one lane."),
+    "ttl": (str, "TIME", "How long a message lives from when it is due."),
+}
+"""The flags of a definition: type, metavar and help."""
+
+
+def _definition(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that were given."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in _TIMES:
+        if name in given:
+            given[name] = Seconds().read(name, given[name])
+    for name in _MOMENTS:
+        if name in given:
+            given[name] = _MOMENT.checked(f"--{name}", given[name])
+    if "header" in given:
+        given["headers"] = dict(map(header_of, given.pop("header")))
+    if "body" in given:
+        if "file" in given:
+            raise OptionInvalid("--body and --file were both given. Leave one out")
+        given["body"] = os.fsencode(given["body"])
+    if "file" in given:
+        given["body"] = whole(given.pop("file"))
+    return given
+
+
+def _flag(name: str, kind: Any, metavar: str | None, text: str) -> inspect.Parameter:
+    info = typer.Option(help=text, metavar=metavar, rich_help_panel="Definition")
+    return keyword(name, Annotated[kind | None, info])
+
+
+Given = Annotated[
+    dict[str, Any], Flags(tuple(_flag(name, *of) for name, of in _FLAGS.items()), _definition)
+]
+
+
+@command(app)
+def create(
+    schedule: Name,
+    connection: Connected,
+    given: Given,
+    out: Printed,
+    *,
+    queue: Annotated[str, typer.Option(autocompletion=queue_names)],
+) -> None:
+    """Create a schedule, and put its first messages. It needs --cron, --every or --at.
+
+    Args:
+        queue: The queue that the messages go to.
+
+    Example:
+        cassieq schedule create report --queue jobs --cron "30 2 * * MON-FRI" --body nightly
+    """
+    with connection.open() as client:
+        out.result(_shown(client.schedules.create(schedule, queue=queue, **given)))
+
+
+@command(app)
+def alter(
+    schedule: Name,
+    connection: Connected,
+    given: Given,
+    out: Printed,
+    *,
+    reset: Annotated[list[str] | None, typer.Option(metavar="FLAG")] = None,
+) -> None:
+    """Change a schedule from now on: what was put ahead is taken back, and put as it is now.
+
+    Args:
+        reset: Reset a flag to its default, by its name without dashes; repeatable.
+
+    Example:
+        cassieq schedule alter report --cron "30 3 * * *"
+    """
+    resets = ["headers" if one == "header" else one.replace("-", "_") for one in reset or []]
+    if both := sorted(given.keys() & {*resets}):
+        raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
+    with connection.open() as client:
+        changes = {**given, **dict.fromkeys(resets)}
+        out.result(_shown(client.schedules.alter(schedule, **changes)))
+
+
+@command(app, "list")
+def list_schedules(
+    connection: Connected,
+    out: Printed,
+    queue: Annotated[str | None, typer.Argument(autocompletion=queue_names)] = None,
+) -> None:
+    """List the schedules of this data centre by name.
+
+    Args:
+        queue: Only those of this queue.
+
+    Example:
+        cassieq schedule list jobs
+    """
+    with connection.open() as client:
+        found = [_shown(one) for one in client.schedules.list(queue)]
+    if not out.as_json:
+        names = ("schedule", "queue", "status", "when", "next_at")
+        found = [{name: one[name] for name in names} for one in found]
+    out.all(found)
+
+
+@command(app)
+def show(schedule: Name, connection: Connected, out: Printed) -> None:
+    """Show a schedule.
+
+    Example:
+        cassieq schedule show report
+    """
+    with connection.open() as client:
+        out.result(_shown(client.schedules.get(schedule)))
+
+
+@command(app, "next")
+def next_times(
+    schedule: Name,
+    connection: Connected,
+    out: Printed,
+    *,
+    count: Annotated[int, typer.Option(metavar="N")] = 5,
+) -> None:
+    """Show the next times of a schedule, in its time zone.
+
+    Args:
+        count: How many.
+
+    Example:
+        cassieq schedule next report --count 10
+    """
+    with connection.open() as client:
+        found = client.schedules.next_times(schedule, count)
+    out.all([{"time": one.isoformat(), "utc": one.astimezone(UTC).isoformat()} for one in found])
+
+
+@command(app)
+def pause(schedule: Name, connection: Connected, out: Printed) -> None:
+    """Pause a schedule: what was put ahead is taken back. Times until it resumes are left out.
+
+    Example:
+        cassieq schedule pause report
+    """
+    with connection.open() as client:
+        out.result(_shown(client.schedules.pause(schedule)))
+
+
+@command(app)
+def resume(schedule: Name, connection: Connected, out: Printed) -> None:
+    """Go on with a paused schedule, from now on.
+
+    Example:
+        cassieq schedule resume report
+    """
+    with connection.open() as client:
+        out.result(_shown(client.schedules.resume(schedule)))
+
+
+@command(app)
+def delete(schedule: Name, connection: Connected, out: Printed, *, yes: Yes = False) -> None:
+    """Delete a schedule. What was put ahead is taken back.
+
+    Example:
+        cassieq schedule delete report --yes
+    """
+    make_sure(f"Delete schedule {schedule!r}?", yes=yes)
+    with connection.open() as client:
+        client.schedules.delete(schedule)
+    out.result({"schedule": schedule, "deleted": True})
+
+
+@command(app)
+def backfill(
+    schedule: Name,
+    connection: Connected,
+    out: Printed,
+    *,
+    begin: Annotated[str, typer.Option("--from", metavar="WHEN")],
+    end: Annotated[str, typer.Option("--to", metavar="WHEN")],
+) -> None:
+    """Put the messages of past times once more.
+
+    Args:
+        begin: The first time: 2030-01-01T09:00Z.
+        end: The last time.
+
+    Example:
+        cassieq schedule backfill report --from 2030-01-01T00:00Z --to 2030-01-02T00:00Z
+    """
+    times = _MOMENT.checked("--from", begin), _MOMENT.checked("--to", end)
+    with connection.open() as client:
+        out.result({"schedule": schedule, "put": client.schedules.backfill(schedule, *times)})
+
+
+@command(app)
+def dispatch(connection: Connected, logs: Logged, out: Printed, *, once: bool = False) -> None:
+    """Put the messages of all schedules ahead, until SIGTERM. Gateways and workers do it, too.
+
+    One process at a time works; the others take over if it ends.
+
+    Args:
+        once: Run one pass, whoever else works, and end. Exit code 1 if a schedule has failed.
+
+    Example:
+        cassieq schedule dispatch
+    """
+    logs.start()
+    with connection.open() as client:
+        if not once:
+            with Interrupt() as interrupt, dispatching(client.schedules):
+                interrupt.pause_until(SystemClock(), inf)
+            return
+        done = client.schedules.dispatch()
+    out.result({"schedules": done.schedules, "touched": done.touched, "put": done.put})
+    for name, problem in sorted(done.problems.items()):
+        print_problem(f"schedule {name!r}: {problem}")
+    if done.problems:
+        raise typer.Exit(FAILED)
+
+
+def _shown(info: ScheduleInfo) -> dict[str, Any]:
+    """Return a schedule as the command line shows it."""
+    plain = asdict(info)
+    found: dict[str, Any] = {"schedule": plain.pop("name")}
+    when = info.cron or (f"every {info.every}" if info.every else f"at {info.at}")
+    found |= {"queue": plain.pop("queue"), "status": plain.pop("status"), "when": when}
+    for name, value in plain.items():
+        if value is None or value == {}:
+            continue
+        if name == "body":
+            found[name] = show_bytes(value)
+        elif hasattr(value, "total_seconds"):
+            found[f"{name}_s"] = value.total_seconds()
+        elif hasattr(value, "isoformat"):
+            found[name] = value.isoformat()
+        else:
+            found[name] = value
+    found.setdefault("next_at", None)
+    return found

@@ -1,0 +1,369 @@
+"""`Schedules` is the public face of schedules. It checks arguments and delegates."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final, Unpack
+
+from cassieq_spark.doors import blocking
+from cassieq_spark.entropy import system
+from cassieq_spark.errors import CassieqError, OptionInvalid, QueueNotFound
+from cassieq_spark.log import event, get_logger
+from cassieq_spark.model import group as groups
+from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.model.moments import time_of, us_of
+from cassieq_spark.model.recurring import (
+    NEVER_US,
+    Definition,
+    Occurrence,
+    Schedule,
+    Status,
+    coming,
+)
+from cassieq_spark.model.slots import Cron, Slot
+from cassieq_spark.options import arguments, queue_name
+from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
+from cassieq_spark.options.values import moment
+from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.schedules import define
+from cassieq_spark.queue.schedules.dispatch import Dispatched, dispatch
+from cassieq_spark.queue.schedules.touch import Touched, Toucher
+from cassieq_spark.repair.lead import LEASE_S, Lead
+from cassieq_spark.store import schema
+from cassieq_spark.store.process import OfOneProcess
+from cassieq_spark.store.store import Store
+
+PASS_EVERY_S: Final = LEASE_S / 2
+"""The time between two passes of a leader: it renews its lead twice in a lease."""
+
+LEAD: Final = "schedules"
+"""The name of the lead of passes."""
+
+_logger = get_logger("queue")
+
+MOST_TIMES: Final = 1_000
+"""The most times that `Schedules.next_times` returns."""
+
+MOST_BACKFILLED: Final = 500
+"""The most times that one call puts again: the row names them."""
+
+
+Infos = list["ScheduleInfo"]
+Times = list[datetime]
+"""Times with a time zone."""
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleInfo:
+    """A schedule, as `Schedules.get` and `Schedules.list` show it.
+
+    Attributes:
+        status: ``active``, ``paused`` or ``deleting``.
+        occurrences: How many were put, those that were put ahead among them.
+        next_at: Its next time; None: it has ended, or is paused.
+        datacenter: The home of its queue.
+    """
+
+    name: str
+    queue: str
+    status: str
+    cron: str | None
+    timezone: str
+    every: timedelta | None
+    at: datetime | None
+    start: datetime | None
+    end: datetime | None
+    count: int | None
+    jitter: timedelta | None
+    horizon: timedelta
+    misfire: str
+    catch_up: int
+    body: bytes
+    tag: str | None
+    headers: Mapping[str, str]
+    group: str | None
+    priority: int
+    key: str | None
+    ttl: timedelta | None
+    occurrences: int
+    next_at: datetime | None
+    datacenter: str
+
+    def __post_init__(self) -> None:
+        freeze(self, "headers")
+
+    @classmethod
+    def of(cls, schedule: Schedule, now_us: int) -> ScheduleInfo:
+        """Describe the schedule of a row; not part of the API."""
+        its = schedule.its
+        headers, group = groups.split(dict(its.headers))
+        following = next(coming(schedule, now_us), None)
+        return cls(
+            name=schedule.name,
+            queue=schedule.queue,
+            status=schedule.status.value,
+            cron=its.cron or None,
+            timezone=its.timezone,
+            every=interval(its.every_us),
+            at=time_of(its.at_us) if its.at_us else None,
+            start=time_of(its.start_us) if its.start_us else None,
+            end=None if its.end_us == NEVER_US else time_of(its.end_us),
+            count=its.count,
+            jitter=interval(its.jitter_us),
+            horizon=timedelta(microseconds=its.horizon_us),
+            misfire=its.misfire.value,
+            catch_up=its.catch_up,
+            body=its.body,
+            tag=its.tag,
+            headers=headers,
+            group=group,
+            priority=its.priority,
+            key=its.key,
+            ttl=interval(its.ttl_us),
+            occurrences=schedule.state.count,
+            next_at=None if following is None else time_of(following),
+            datacenter=schedule.datacenter,
+        )
+
+
+class Schedules(OfOneProcess):
+    """The schedules of a keyspace: each puts a message again and again, each time exactly once.
+
+    They are put ahead, by a pass of any process that dispatches: a gateway, a worker, or
+    ``cassieq schedule dispatch``. A pause of all of these for less than a schedule's horizon is not
+    noticed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lead = Lead(store, LEAD)
+
+    @blocking
+    async def create(
+        self, name: str, *, queue: str, **definition: Unpack[ScheduleArguments]
+    ) -> ScheduleInfo:
+        """Create a schedule, and put its first messages. It may exist with the same definition.
+
+        Args:
+            name: Letters, digits, ``. - _``, 1 to 200 characters; of an account: ``account/name``.
+            queue: The queue that the messages go to.
+            definition: One of
+
+                - ``cron``: an expression of five fields, as in crontab, in ``timezone`` (UTC);
+                - ``every``: 1 s or more, from ``start`` (now) on;
+                - ``at``: one time;
+
+                and further:
+
+                - ``start``, ``end``: times before and after which there are none;
+                - ``count``: the most messages;
+                - ``jitter``: each is due up to so much later, always the same for one time;
+                - ``horizon``: how far ahead messages are put at least, 60 s to 24 h. Default: 1 h,
+                  or a hundred times ``every``;
+                - ``misfire``: what becomes of times that were missed: ``latest`` (the last one is
+                  put), ``all`` (up to ``catch_up``, 100) or ``skip``;
+                - ``body``, ``tag``, ``headers``, ``group``, ``priority``, ``key``, ``ttl``: those
+                  of `Queue.put`, 64 KiB together.
+
+        Raises:
+            OptionInvalid, BodyInvalid: An argument has a wrong form; nothing was written.
+            QueueNotFound: The queue does not exist.
+            errors.ScheduleExists: A schedule of that name has another definition.
+            StoreError: It may have been created. Call again.
+        """
+        lane = await self._lane(queue)
+        checked = queue_name(name)
+        before = await self._store.timetable.find(checked)
+        given = dict(definition)
+        there = None if before is None else before.value.definition
+        if there is not None and there.every_us and not given.get("start"):
+            given["start"] = time_of(there.start_us)  # of an earlier call
+        made = definition_of(given, now_us=self._store.clock.now_us())
+        return self._shown(await define.create(lane, checked, made))
+
+    @blocking
+    async def alter(self, name: str, **changes: Unpack[ScheduleArguments]) -> ScheduleInfo:
+        """Change a schedule from now on. Messages that were put ahead are taken back.
+
+        Args:
+            changes: See `create`; None asks for the default.
+
+        Raises:
+            OptionInvalid, BodyInvalid: An argument has a wrong form; nothing was written.
+            errors.ScheduleNotFound: There is none.
+            StoreError: It may have been altered. Call again.
+        """
+
+        def change(before: Definition) -> Definition:
+            now_us = self._store.clock.now_us()
+            return definition_of(changes, now_us=now_us, before=before)
+
+        return await self._altered(name, change, None)
+
+    @blocking
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Pause a schedule: what was put ahead is taken back. Times until `resume` are left out."""
+        return await self._altered(name, _same, Status.PAUSED)
+
+    @blocking
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Go on with a schedule that was paused, from now on."""
+        return await self._altered(name, _same, Status.ACTIVE)
+
+    @blocking
+    async def delete(self, name: str) -> None:
+        """Delete a schedule. Messages that were put ahead are taken back.
+
+        Raises:
+            errors.ScheduleNotFound: There is none.
+            StoreError: It may be deleted later. Call again.
+        """
+        row = await self._row(name)
+        try:
+            lane = await self._lane(row.queue)
+        except QueueNotFound:  # and what was put ahead has died with it
+            await define.forget(self._store, row.name)
+        else:
+            await define.delete(lane, row.name)
+
+    @blocking
+    async def get(self, name: str) -> ScheduleInfo:
+        """Return a schedule.
+
+        Raises:
+            errors.ScheduleNotFound: There is none.
+        """
+        return ScheduleInfo.of(await self._row(name), self._store.clock.now_us())
+
+    @blocking
+    async def list(self, queue: str | None = None) -> Infos:
+        """Return all schedules of this data centre, or those of a queue, by name."""
+        await schema.check(self._store.session)
+        now_us = self._store.clock.now_us()
+        return [
+            ScheduleInfo.of(one, now_us)
+            for one in await self._store.timetable.read_all()
+            if one.definition is not None and queue in {None, one.queue}
+        ]
+
+    @blocking
+    async def next_times(self, name: str, count: int = 5) -> Times:
+        """Return the next times of a schedule, in its time zone; none if it is paused.
+
+        Raises:
+            errors.ScheduleNotFound: There is none.
+        """
+        most = arguments.count("count", count)
+        row = await self._row(name)
+        rule = row.its.rule
+        found = islice(coming(row, self._store.clock.now_us()), min(most, MOST_TIMES))
+        zone = rule.zone if isinstance(rule, Cron) else None
+        return [time_of(one).astimezone(zone or UTC) for one in found]
+
+    @blocking
+    async def backfill(self, name: str, begin: datetime, end: datetime) -> int:
+        """Put the messages of past times once more; return how many.
+
+        Each is put exactly once by a call, even if this process dies: others carry it on.
+
+        Args:
+            begin, end: Times between these, both included, up to now.
+
+        Raises:
+            OptionInvalid: A time has no time zone, or there are more than 500 times.
+            errors.ScheduleNotFound: There is none.
+            StoreError: They may have been put.
+        """
+        begin_us = us_of(moment(from_text=False).checked("begin", begin))
+        end_us = us_of(moment(from_text=False).checked("end", end))
+        row = await self._row(name)
+        lane = await self._lane(row.queue)
+        now_us = lane.clock.now_us()
+        slots = []
+        for slot in row.its.slots(Slot(begin_us - 1)):
+            if slot.at_us > min(end_us, now_us):
+                break
+            slots.append(Occurrence(slot, slot.at_us))
+            if len(slots) > MOST_BACKFILLED:
+                raise OptionInvalid(
+                    f"schedule {name!r} has more than {MOST_BACKFILLED} times between begin and "
+                    "end. Put them in several calls"
+                )
+        return _checked(await Toucher(lane).put_again(row.name, slots)).put
+
+    @blocking
+    async def dispatch(self) -> Dispatched:
+        """Run a pass: touch each schedule that is to be filled. Any number may run at once."""
+        await schema.check(self._store.session)
+        return await dispatch(self._store)
+
+    @blocking
+    async def dispatch_as_leader(self) -> Dispatched | None:
+        """Run a pass; return None if another process runs them, which is enough.
+
+        This process keeps the lead until it stops to call this: after half a minute, another one
+        takes it.
+        """
+        await schema.check(self._store.session)
+        return await dispatch(self._store) if await self._lead.take_if_free() else None
+
+    async def _altered(self, name: str, change: Any, status: Status | None) -> ScheduleInfo:
+        row = await self._row(name)
+        lane = await self._lane(row.queue)
+        return self._shown(await define.alter(lane, row.name, change, status))
+
+    def _shown(self, found: Touched) -> ScheduleInfo:
+        row = _checked(found).row
+        if row is None or row.value.definition is None:
+            raise define.missing(found.name)
+        return ScheduleInfo.of(row.value, self._store.clock.now_us())
+
+    async def _row(self, name: str) -> Schedule:
+        await schema.check(self._store.session)
+        checked = queue_name(name)
+        row = await self._store.timetable.find(checked)
+        if row is None or row.value.definition is None:
+            raise define.missing(checked)
+        return row.value
+
+    async def _lane(self, queue: str) -> Lane:
+        await schema.check(self._store.session)
+        return await open_lane(self._store, queue_name(queue))
+
+
+@contextmanager
+def dispatching(schedules: Schedules) -> Iterator[None]:
+    """Run passes beside the block, in a thread. A failure ends one pass only."""
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.wait(system.jitter(PASS_EVERY_S, 0)):
+            try:
+                schedules.dispatch_as_leader()
+            except CassieqError as error:
+                event(_logger, "schedules_failed", error=str(error))
+
+    thread = threading.Thread(target=work, name="cassieq-schedules", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _same(definition: Definition) -> Definition:
+    return definition
+
+
+def _checked(found: Touched) -> Touched:
+    if found.problem is not None:
+        raise found.problem
+    return found
