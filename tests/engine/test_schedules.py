@@ -1,0 +1,350 @@
+"""Schedules put each occurrence exactly once (S1); see docs/design/schedules.md."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from cassieq_spark.errors import (
+    QueueNotFound,
+    ScheduleExists,
+    ScheduleNotFound,
+    StoreError,
+)
+from cassieq_spark.model.moments import time_of, us_of
+from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.store import portal
+from tests.fixtures.faults import Fault
+from tests.fixtures.queues import Crash, crash
+
+if TYPE_CHECKING:
+    from tests.fixtures.queues import Door, OpenDoor
+
+pytestmark = pytest.mark.invariant("S1")
+
+QUICK: dict[str, Any] = {"linger": 0, "repair_timeout": 0.2, "bucket_size": 1_000}
+HOUR_S = 3_600.0
+MINUTES_AHEAD = 150
+"""What a minute's schedule puts ahead: two and a half horizons of an hour."""
+
+
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    """A pass goes over all schedules."""
+    return f"schedules_{new_uuid().hex[:8]}"
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s{new_uuid().hex[:12]}"
+
+
+def whole_minute(door: Door) -> datetime:
+    """The present minute's begin, by the door's clock; half a minute of it is over afterwards."""
+    now_us = door.clock.now_us()
+    door.clock.advance(60 - now_us % 60_000_000 / 1e6 + 30)
+    return time_of(door.clock.now_us() // 60_000_000 * 60_000_000)
+
+
+def minutes(first: datetime, count: int) -> list[datetime]:
+    return [first + timedelta(minutes=at) for at in range(1, count + 1)]
+
+
+def slots(door: Door) -> list[datetime]:
+    """Take all that is visible; return its slots, in order."""
+    found = []
+    while messages := door.queue.get(1_000):
+        assert all(
+            datetime.fromisoformat(one.headers["cassieq-due"]) <= time_of(door.clock.now_us())
+            for one in messages
+        )
+        found += [datetime.fromisoformat(one.headers["cassieq-slot"]) for one in messages]
+        door.queue.ack(messages)
+    return sorted(found)
+
+
+def waiting(door: Door) -> int:
+    stats = door.queue.stats()
+    return stats.visible + stats.delayed + stats.scheduled
+
+
+def test_a_schedule_is_put_ahead_and_each_slot_comes_when_it_is_due(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    made = door.client.schedules.create(
+        name,
+        queue=door.queue.name,
+        cron="* * * * *",
+        body=b"report",
+        tag="t",
+        headers={"a": "b"},
+        group="g",
+    )
+    assert ("active", MINUTES_AHEAD) == (made.status, made.occurrences)
+    assert begin + timedelta(minutes=1) == made.next_at
+    assert minutes(begin, 3) == door.client.schedules.next_times(name, 3)
+    assert MINUTES_AHEAD == waiting(door)
+    assert [] == slots(door)
+    door.clock.advance(3 * 60)
+    (one, *_) = messages = door.queue.get(10)
+    assert (b"report", "t", "g") == (one.body, one.tag, one.group)
+    assert {"a": "b", "cassieq-schedule": name}.items() <= one.headers.items()
+    assert minutes(begin, 3) == [
+        datetime.fromisoformat(one.headers["cassieq-slot"]) for one in messages
+    ]
+    door.queue.ack(messages)
+    # Passes fill it again when less than one to two horizons are left.
+    assert 0 == door.client.schedules.dispatch().put
+    found = []
+    for _ in range(40):
+        door.clock.advance(600)
+        assert {} == dict(door.client.schedules.dispatch().problems)
+        found += slots(door)
+    assert minutes(begin + timedelta(minutes=3), 400) == found
+
+
+def test_to_create_it_again_changes_nothing_and_another_definition_is_refused(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door("-other", **QUICK)
+    schedules = door.client.schedules
+    first = schedules.create(name, queue=door.queue.name, every=60)
+    again = other.client.schedules.create(name, queue=door.queue.name, every=60)
+    assert first.occurrences == again.occurrences == waiting(door)
+    with pytest.raises(ScheduleExists, match="another definition"):
+        schedules.create(name, queue=door.queue.name, every=61)
+    with pytest.raises(ScheduleExists, match="another queue"):
+        schedules.create(name, queue=other.queue.name, every=60)
+    assert [name] == [one.name for one in schedules.list(door.queue.name)]
+    with pytest.raises(ScheduleNotFound, match=r"no schedule 'nobody'"):
+        schedules.get("nobody")
+    with pytest.raises(QueueNotFound):
+        schedules.create("nowhere", queue="nowhere", every=60)
+
+
+def test_an_alteration_takes_back_what_was_put_ahead(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, cron="* * * * *", body=b"old")
+    door.clock.advance(120)
+    altered = schedules.alter(name, cron="*/10 * * * *", body=b"new", horizon=3 * HOUR_S)
+    assert 2 + 45 == altered.occurrences == waiting(door)
+    assert (b"new", timedelta(hours=3)) == (altered.body, altered.horizon)
+    assert minutes(begin, 2) == slots(door)  # they were due, and stay
+    door.clock.advance(HOUR_S)
+    assert {b"new"} == {one.body for one in door.queue.get(10)}
+    seen = dict(door.session.counts)
+    same = schedules.alter(name, body=b"new")
+    assert altered.occurrences + 6 == same.occurrences  # it is filled, and not taken back
+    assert seen["define_timetable"] == door.session.counts["define_timetable"]
+
+
+def test_a_pause_leaves_out_what_comes_until_it_ends(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, cron="* * * * *", misfire="all")
+    door.clock.advance(60)
+    paused = schedules.pause(name)
+    assert ("paused", None, 1) == (paused.status, paused.next_at, waiting(door))
+    door.clock.advance(5 * HOUR_S)
+    schedules.dispatch()
+    assert minutes(begin, 1) == slots(door)
+    resumed = schedules.resume(name)
+    later = begin + timedelta(hours=5, minutes=1)
+    assert later + timedelta(minutes=1) == resumed.next_at
+    door.clock.advance(120)
+    assert minutes(later, 2) == slots(door)
+
+
+def test_a_schedule_that_is_deleted_takes_all_back_and_its_name_is_free(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, every=60)
+    schedules.delete(name)
+    assert (0, []) == (waiting(door), schedules.list(door.queue.name))
+    with pytest.raises(ScheduleNotFound):
+        schedules.delete(name)
+    assert 150 == schedules.create(name, queue=door.queue.name, every=120).occurrences * 2
+    door.client.delete_queue(door.queue.name, force=True)
+    assert {} == dict(schedules.dispatch().problems)  # it is not its time
+    door.clock.advance(2 * HOUR_S)
+    assert "there is no queue" in schedules.dispatch().problems[name]
+    schedules.delete(name)
+    assert [] == schedules.list(door.queue.name)
+
+
+def test_a_queue_that_is_created_again_gets_what_was_put_ahead(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.clock.advance(120)
+    assert minutes(begin, 2) == slots(door)
+    door.client.delete_queue(door.queue.name, force=True)
+    door.queue = door.client.create_queue(door.queue.name, **QUICK)
+    assert MINUTES_AHEAD == door.client.schedules.dispatch().put
+    door.clock.advance(120)
+    assert minutes(begin + timedelta(minutes=2), 2) == slots(door)
+
+
+@pytest.mark.parametrize(
+    ("misfire", "wanted"), [("latest", [600]), ("all", [599, 600]), ("skip", [600])]
+)
+def test_what_was_missed_comes_as_the_schedule_says(
+    open_door: OpenDoor, name: str, misfire: str, wanted: list[int]
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", misfire=misfire, catch_up=2
+    )
+    door.clock.advance(600 * 60)  # nobody dispatches
+    assert minutes(begin, MINUTES_AHEAD) == slots(door)
+    door.client.schedules.dispatch()
+    assert [begin + timedelta(minutes=at) for at in wanted] == slots(door)
+    if misfire == "skip":
+        door.clock.advance(5 * HOUR_S + 60)  # the last one is more than a minute old
+        slots(door)
+        door.clock.advance(90)
+        before = time_of(door.clock.now_us())
+        door.client.schedules.dispatch()
+        assert all(one > before - timedelta(minutes=1) for one in slots(door))
+
+
+def test_count_end_and_jitter_are_kept(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    end = begin + timedelta(minutes=4, seconds=59)
+    made = schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", start=begin + timedelta(minutes=2), end=end
+    )
+    assert 3 == made.occurrences
+    other = f"{name}-jitter"
+    schedules.create(other, queue=door.queue.name, cron="* * * * *", count=5, jitter=50)
+    assert 8 == waiting(door)
+    due = []
+    for _ in range(60):
+        door.clock.advance(10)
+        messages = door.queue.get(100)
+        due += [
+            datetime.fromisoformat(one.headers["cassieq-due"])
+            - datetime.fromisoformat(one.headers["cassieq-slot"])
+            for one in messages
+            if one.headers["cassieq-schedule"] == other
+        ]
+        door.queue.ack(messages)
+    assert 5 == len(due)
+    assert timedelta() <= min(due) < max(due) <= timedelta(seconds=50)
+    assert [None, None] == [schedules.get(one).next_at for one in (name, other)]
+    assert (0, 0) == (schedules.dispatch().put, waiting(door))
+
+
+def test_past_times_are_put_once_more(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    before = schedules.create(name, queue=door.queue.name, cron="* * * * *").occurrences
+    hour = timedelta(hours=1)
+    assert 61 == schedules.backfill(name, begin - hour, begin)
+    assert minutes(begin - hour - timedelta(minutes=1), 61) == slots(door)
+    assert before == schedules.get(name).occurrences
+    assert 0 == schedules.backfill(name, begin + hour, begin + 2 * hour)  # they are to come
+
+
+STEPS = [
+    "glance_timetable",
+    "read_timetable",
+    "read_monoton",
+    "reserve",
+    "insert_monoton",
+    "add_to_schedule",
+    "touch_timetable",
+    "write_message",
+    "read_bucket",
+    "read_pointers",
+]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("how", ["killed", "not sent", "not answered"])
+def test_a_dispatcher_that_dies_anywhere_loses_and_doubles_nothing(
+    open_door: OpenDoor, name: str, step: str, after: int, how: str
+) -> None:
+    """Whoever comes next carries it on."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    begin = whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6)
+    door.client.schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", misfire="all", catch_up=500
+    )
+    for one in (door, other):
+        one.clock.advance(3 * HOUR_S)
+    if how == "killed":
+        door.faults.before(step, crash, after=after)
+    else:
+        fault = Fault.TIMEOUT_BEFORE if how == "not sent" else Fault.TIMEOUT_AFTER
+        door.faults.plan(step, fault, after=after, times=1)
+    with suppress(Crash, StoreError):
+        portal.run(dispatch(door.store))
+    found = slots(other)
+    for _ in range(3):
+        other.client.schedules.dispatch()
+        found += slots(other)
+    other.clock.advance(2 * HOUR_S)
+    found += slots(other)
+    assert minutes(begin, len(found)) == sorted(found)
+    assert len(found) >= 300
+
+
+def test_two_dispatchers_at_once_put_each_slot_once(open_door: OpenDoor, name: str) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    begin = whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *", misfire="all")
+    for one in (door, other):
+        one.clock.advance(2 * HOUR_S)
+    found = slots(door)
+    door.faults.before("write_message", other.client.schedules.dispatch)
+    door.client.schedules.dispatch()
+    door.client.schedules.dispatch()
+    door.clock.advance(2 * HOUR_S)
+    found += slots(door)
+    assert minutes(begin, 240) == sorted(found)[:240]
+    assert len(set(found)) == len(found)
+
+
+def test_who_does_not_lead_only_reads(open_door: OpenDoor) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    assert door.client.schedules.dispatch_as_leader() is not None
+    before = dict(other.session.counts)
+    assert other.client.schedules.dispatch_as_leader() is None
+    after = dict(other.session.counts)
+    assert after.get("take_lead", 0) == before.get("take_lead", 0)
+    assert after.get("keep_lead", 0) == before.get("keep_lead", 0)
+    portal.run(door.client.schedules._lead.give_up())
+    assert other.client.schedules.dispatch_as_leader() is not None
+
+
+def test_slots_of_a_summer_morning_come_by_the_local_clock(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    made = door.client.schedules.create(
+        name, queue=door.queue.name, cron="30 9 1 1,7 *", timezone="Europe/Berlin"
+    )
+    assert made.next_at is not None
+    for one in door.client.schedules.next_times(name, 4):
+        assert (9, 30) == (one.hour, one.minute)
+        assert {1: 8, 7: 7}[one.month] == one.astimezone(UTC).hour
+    assert us_of(made.next_at) > door.clock.now_us()
