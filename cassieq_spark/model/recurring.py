@@ -1,6 +1,6 @@
 """Decide what a schedule puts, and when its row is touched (docs/design/schedules.md). Pure.
 
-Holds S1: each occurrence is put exactly once. An occurrence is named in the schedule's row, with
+Holds I11: each occurrence is put exactly once. An occurrence is named in the schedule's row, with
 its place, before its message is written; it leaves the row only when its bucket's manifest has
 said that it is in (I5), or when its time is over after that.
 """

@@ -1,4 +1,4 @@
-"""Schedules put each occurrence exactly once (S1); see docs/design/schedules.md."""
+"""Schedules put each occurrence exactly once (I11); see docs/design/schedules.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fixtures.queues import Crash, crash
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
 
-pytestmark = pytest.mark.invariant("S1")
+pytestmark = pytest.mark.invariant("I11")
 
 QUICK: dict[str, Any] = {"linger": 0, "repair_timeout": 0.2, "bucket_size": 1_000}
 HOUR_S = 3_600.0

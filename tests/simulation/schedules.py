@@ -1,6 +1,6 @@
 """Seeds of schedules alone: who owns them, dispatches, repairs and consumes, among faults.
 
-Each slot is put exactly once (S1), whatever dies, however many dispatchers run, through
+Each slot is put exactly once (I11), whatever dies, however many dispatchers run, through
 alterations, pauses, deletions and new lives of schedule and queue. See docs/design/schedules.md.
 """
 

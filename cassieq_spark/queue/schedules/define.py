@@ -1,4 +1,4 @@
-"""Create, alter and delete schedules (docs/design/schedules.md). Holds S1.
+"""Create, alter and delete schedules (docs/design/schedules.md). Holds I11.
 
 What an earlier definition has put ahead is taken back: its messages are cancelled. A message whose
 slot is over by then is delivered.

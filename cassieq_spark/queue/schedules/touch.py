@@ -1,4 +1,4 @@
-"""Touch schedules: put what comes, exactly once (docs/design/schedules.md). Holds S1.
+"""Touch schedules: put what comes, exactly once (docs/design/schedules.md). Holds I11.
 
   take back  ->  settle  ->  take places  ->  CAS: named  ->  write  ->  prove  ->  CAS: proven
 
