@@ -6,6 +6,7 @@
     │                                FunctionInvalid · SparkMissing (ImportError)
     ├─ ClientClosed · PutAmbiguous
     ├─ QueueError                    QueueNotFound · QueueExists · QueueInUse · QueueDeleted
+    ├─ ScheduleError                 ScheduleNotFound · ScheduleExists
     ├─ ReceiptError                  ReceiptInvalid (ValueError) · ReceiptExpired
     ├─ StoreError                    CasAmbiguous · CasContention · RowCorrupt · SchemaMissing
     │                                SchemaMismatch (ReplicationDiffers)
@@ -26,10 +27,7 @@ stands alone: what happened, which one, what to do. No code is ever renamed. Eve
 from __future__ import annotations
 
 import re
-from copy import copy
-from typing import ClassVar, TypeVar
-
-E = TypeVar("E", bound=BaseException)
+from typing import ClassVar
 
 
 class CassieqError(Exception):
@@ -71,23 +69,8 @@ class CassieqError(Exception):
         return type(self), (self.message,), self.__dict__.copy()
 
 
-def copied(error: E) -> E:
-    """Copy an error to raise it once more, as other callers raise the original at the same time.
-
-    An error that cannot be copied is raised itself: its class may want other arguments.
-    """
-    try:
-        found = copy(error).with_traceback(error.__traceback__)
-    except Exception:  # noqa: BLE001 - whatever its class does
-        return error
-    found.__cause__ = error.__cause__
-    return found
-
-
 class UsageError(CassieqError, ValueError):
-    """Mistakes of the caller, found before anything is written.
-
-    The call is wrong, or the cluster's set-up does not support it.
+    """Mistakes of the caller, or of the cluster's set-up, found before anything is written.
 
     Remedy:
         Do what the message says.
@@ -453,8 +436,7 @@ class SinkIdReused(SinkError):
     """The sink id belongs to another query, queue, checkpoint or write.
 
     Remedy:
-        Use another sinkId, or stop the query that owns this one. Call client.forget_sink(queue,
-        sink_id) only if that query is gone for good.
+        Use another sinkId, or stop the query that owns this one. If it is gone: forget_sink().
     """
 
 
@@ -463,8 +445,7 @@ class SinkDiverged(SinkError):
 
     Remedy:
         If another query runs on the checkpoint, stop one of the two. If none does, start from the
-        newest checkpoint, or call client.forget_sink(queue, sink_id): the queue may then get
-        messages twice.
+        newest checkpoint, or call forget_sink(): the queue may then get messages twice.
     """
 
 
@@ -540,8 +521,7 @@ class AuthenticationFailed(AccessError):
 
     Attributes:
         reason: ``missing``, ``malformed``, ``unsupported``, ``skewed``, ``expired``, ``refused``
-            (the key is unknown or disabled, which are not told apart, or did not sign the token)
-            or ``signature`` (the key is known, and did not sign the request).
+            (an unknown or disabled key, or one that did not sign the token) or ``signature``.
     """
 
     def __init__(self, message: str, *, reason: str = "refused") -> None:

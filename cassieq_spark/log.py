@@ -149,8 +149,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "schedule_failed": "A schedule could not be filled. The next pass tries it again.",
         "schedule_unreachable": "It could not be read which scheduled messages are due. What was "
         "known was used, and it is read again soon.",
-        "schedule_unsure": "Nothing is kept any more of messages of a schedule that were put over a "
-        "month ago. They count as put.",
+        "schedule_unsure": "Nothing is kept any more of messages of a schedule that were put "
+        "over a month ago. They count as put.",
         "schedules_failed": "A pass over all schedules failed. The next one tries it again.",
         "settling_failed": "A sink's decision could not be read or carried out. Its messages wait.",
         "statement_retried": "Cassandra did not answer a statement, or could not run it. It is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 
 from cassieq_spark.doors import blocking
 from cassieq_spark.entropy import system
-from cassieq_spark.errors import CassieqError, OptionInvalid, QueueNotFound
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
@@ -23,8 +23,9 @@ from cassieq_spark.model.recurring import (
     Occurrence,
     Schedule,
     Status,
-    coming,
+    times,
 )
+from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.model.slots import Cron, Slot
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
@@ -33,7 +34,7 @@ from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedules import define
 from cassieq_spark.queue.schedules.dispatch import Dispatched, dispatch
-from cassieq_spark.queue.schedules.touch import Touched, Toucher
+from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
 from cassieq_spark.repair.lead import LEASE_S, Lead
 from cassieq_spark.store import schema
 from cassieq_spark.store.process import OfOneProcess
@@ -104,7 +105,9 @@ class ScheduleInfo:
         """Describe the schedule of a row; not part of the API."""
         its = schedule.its
         headers, group = groups.split(dict(its.headers))
-        following = next(coming(schedule, now_us), None)
+        following = None
+        with suppress(OptionInvalid), computing(schedule.name):
+            following = next(times(schedule, now_us), None)
         return cls(
             name=schedule.name,
             queue=schedule.queue,
@@ -225,13 +228,7 @@ class Schedules(OfOneProcess):
             errors.ScheduleNotFound: There is none.
             StoreError: It may be deleted later. Call again.
         """
-        row = await self._row(name)
-        try:
-            lane = await self._lane(row.queue)
-        except QueueNotFound:  # and what was put ahead has died with it
-            await define.forget(self._store, row.name)
-        else:
-            await define.delete(lane, row.name)
+        await define.finish(self._store, await self._row(name))
 
     @blocking
     async def get(self, name: str) -> ScheduleInfo:
@@ -262,8 +259,10 @@ class Schedules(OfOneProcess):
         """
         most = arguments.count("count", count)
         row = await self._row(name)
-        rule = row.its.rule
-        found = islice(coming(row, self._store.clock.now_us()), min(most, MOST_TIMES))
+        with computing(row.name):
+            rule = row.its.rule
+            now_us = self._store.clock.now_us()
+            found = list(islice(times(row, now_us), min(most, MOST_TIMES)))
         zone = rule.zone if isinstance(rule, Cron) else None
         return [time_of(one).astimezone(zone or UTC) for one in found]
 
@@ -296,7 +295,17 @@ class Schedules(OfOneProcess):
                     f"schedule {name!r} has more than {MOST_BACKFILLED} times between begin and "
                     "end. Put them in several calls"
                 )
-        return _checked(await Toucher(lane).put_again(row.name, slots)).put
+        fill = Fill(self._store.entropy.new_uuid().bytes, slots)
+        for _ in range(MAX_REFUSALS if slots else 0):
+            found = _checked((await Toucher(lane).touch([row.name], again=fill))[0]).row
+            if found is None:
+                raise define.missing(row.name)
+            if fill.mark in found.value.state.fills:
+                break
+        else:
+            if slots:
+                raise lane.contended(f"schedule {name!r}")
+        return len(slots)
 
     @blocking
     async def dispatch(self) -> Dispatched:
@@ -347,7 +356,7 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
         while not is_over.wait(system.jitter(PASS_EVERY_S, 0)):
             try:
                 schedules.dispatch_as_leader()
-            except CassieqError as error:
+            except Exception as error:  # noqa: BLE001 - the next pass may do better
                 event(_logger, "schedules_failed", error=str(error))
 
     thread = threading.Thread(target=work, name="cassieq-schedules", daemon=True)

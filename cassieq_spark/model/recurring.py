@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -32,6 +32,9 @@ MOST_SLOTS: Final = 500
 LATE_US: Final = 60_000_000
 """A schedule that skips what it has missed still puts a slot that is no older than this: the unit
 of an expression is a minute."""
+
+MARKS: Final = 8
+"""The number of backfills that a row remembers: a call whose answer was lost finds its own."""
 
 NEVER_US: Final = (1 << 63) - 1
 """The time of the next touch of a schedule that has ended, or is paused."""
@@ -166,6 +169,7 @@ class State:
         runs: The occurrences that are not due yet, or not proven.
         revoking: The runs that are being taken back.
         done_us: Slots after the cursor that were put under an earlier definition.
+        fills: The marks of the last calls that put some once more.
         more: Entries of a later release.
     """
 
@@ -174,6 +178,7 @@ class State:
     runs: tuple[Run, ...] = ()
     revoking: tuple[Run, ...] = ()
     done_us: frozenset[int] = frozenset()
+    fills: tuple[bytes, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -211,40 +216,38 @@ class Schedule:
 
 
 class Occurrence(NamedTuple):
-    """What is to be put."""
+    """What is to be put.
+
+    Attributes:
+        is_new: Whether the cursor passes it. Others have lost their place, or are put once more.
+    """
 
     slot: Slot
     due_us: int
+    is_new: bool = False
 
 
-def occurrences(schedule: Schedule, again: Iterable[Named], now_us: int) -> list[Occurrence]:
-    """Return what a touch puts: what has lost its place, what was missed, and what comes.
-
-    Args:
-        again: Named occurrences that never came in.
-    """
+def occurrences(schedule: Schedule, now_us: int) -> tuple[list[Occurrence], Slot]:
+    """Return what a touch puts: what was missed, and what comes; and where the cursor is then."""
     its, state = schedule.its, schedule.state
-    lost = [Occurrence(Slot(one.at_us), one.due_us) for one in again]
     if schedule.status is not Status.ACTIVE:
-        return lost
-    ahead = sum(len(run.slots) for run in state.runs)
-    room = (
-        MOST_SLOTS - ahead
-        if its.count is None
-        else min(MOST_SLOTS - ahead, its.count - state.count)
-    )
+        return [], state.cursor
+    room = MOST_SLOTS - sum(len(run.slots) for run in state.runs)
+    if its.count is not None:
+        room = min(room, its.count - state.count)
     missed = its.missed(state.cursor, now_us)
     until_us = now_us + round(FILLED_TO * its.horizon_us)
     after = state.cursor if state.cursor.at_us > now_us else (missed or [Slot(now_us)])[-1]
     coming = takewhile(lambda one: one.at_us <= until_us, its.slots(after))
-    fresh = (one for one in [*missed, *_bounded(coming)] if one.at_us not in state.done_us)
-    return lost + [
-        Occurrence(one, one.at_us + _jitter_us(schedule, one))
-        for one in islice(fresh, max(0, room))
-    ]
+    fresh = [one for one in chain(missed, _bounded(coming)) if one.at_us not in state.done_us]
+    some = fresh[: max(0, room)]
+    cursor = max([state.cursor, *some])
+    if len(some) == len(fresh):
+        cursor = max(cursor, Slot(now_us))  # it passes over what is left out
+    return [Occurrence(one, one.at_us + jitter_us(schedule, one), True) for one in some], cursor
 
 
-def coming(schedule: Schedule, now_us: int) -> Iterator[int]:
+def times(schedule: Schedule, now_us: int) -> Iterator[int]:
     """Return the times of a schedule that are later than now, whether they are put ahead or not."""
     its, state = schedule.its, schedule.state
     if schedule.status is not Status.ACTIVE:
@@ -258,7 +261,7 @@ def _bounded(slots: Iterator[Slot]) -> Iterator[Slot]:
     return islice(slots, 2 * MOST_SLOTS)  # of which some may be done
 
 
-def _jitter_us(schedule: Schedule, slot: Slot) -> int:
+def jitter_us(schedule: Schedule, slot: Slot) -> int:
     """Return how much later a slot is due: the same for whoever asks."""
     most_us = schedule.its.jitter_us
     if not most_us:
@@ -272,43 +275,47 @@ def _share(text: str) -> float:
 
 
 def named(
-    schedule: Schedule, placed: Iterable[tuple[Occurrence, Place, int]], now_us: int
+    schedule: Schedule,
+    placed: Iterable[tuple[Occurrence, Place, int]],
+    cursor: Slot,
+    now_us: int,
+    *,
+    fill: bytes | None = None,
 ) -> Schedule:
     """Return the schedule that names these occurrences, with place and offset, before any is put.
 
     Former unproven runs are gone: what they named is among these, or was found to be in.
+
+    Args:
+        cursor: Where it is afterwards.
+        fill: The mark of a call that puts some once more.
     """
+    state = schedule.state
     by_place: dict[Place, list[Named]] = {}
-    cursor, fresh = schedule.state.cursor, 0
+    fresh = 0
     for one, place, offset in placed:
         by_place.setdefault(place, []).append(Named(offset, one.slot.at_us, one.due_us))
-        if one.slot.at_us > schedule.state.cursor.at_us:
-            fresh += 1
-            cursor = max(cursor, one.slot)
+        fresh += one.is_new
     runs = tuple(
         Run(place=place, slots=tuple(slots), named_us=now_us) for place, slots in by_place.items()
     )
-    state = schedule.state
-    return _touched(
-        replace(
-            schedule,
-            state=replace(
-                state,
-                cursor=cursor,
-                count=state.count + fresh,
-                runs=(*(one for one in state.runs if one.is_proven), *runs),
-                done_us=frozenset(one for one in state.done_us if one > cursor.at_us),
-            ),
-        ),
-        now_us,
+    state = replace(
+        state,
+        cursor=cursor,
+        count=state.count + fresh,
+        runs=(*(one for one in state.runs if one.is_proven), *runs),
+        done_us=frozenset(one for one in state.done_us if one > cursor.at_us),
+        fills=state.fills if fill is None else (*state.fills, fill)[-MARKS:],
     )
+    return _touched(replace(schedule, state=state), now_us)
 
 
 def settled(schedule: Schedule, runs: Sequence[Run], now_us: int) -> Schedule:
     """Return the schedule after its unproven runs were judged; these were found to be in."""
     kept = (one for one in schedule.state.runs if one.is_proven)
-    proven = (replace(one, is_proven=True) for one in runs)
-    return _touched(replace(schedule, state=replace(schedule.state, runs=(*kept, *proven))), now_us)
+    found = (replace(one, is_proven=True) for one in runs)
+    state = replace(schedule.state, runs=_pruned((*kept, *found), now_us))
+    return replace(schedule, state=state)
 
 
 def proven(schedule: Schedule, places: Collection[tuple[Place, int]], now_us: int) -> Schedule:
@@ -328,16 +335,20 @@ def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
     return all((run.place, one) in there for run in runs for one in run.slots)
 
 
-def altered(schedule: Schedule, definition: Definition, status: Status, now_us: int) -> Schedule:
-    """Return the schedule under another definition. What is not due yet is to be taken back.
+def altered(
+    schedule: Schedule, definition: Definition, status: Status, since_us: int, now_us: int
+) -> Schedule:
+    """Return the schedule under another definition. What comes is to be taken back.
 
     Its runs are proven: whoever alters it settles them before.
+
+    Args:
+        since_us: From here on the other definition counts.
     """
     state = schedule.state
-    coming = [run.only(lambda one: one.at_us > now_us) for run in state.runs]
+    coming = [run.only(lambda one: one.at_us > since_us) for run in state.runs]
+    going = [run.only(lambda one: one.at_us <= since_us) for run in state.runs]
     revoking = tuple(one for one in coming if one is not None)
-    is_resumed = schedule.status is Status.PAUSED and status is Status.ACTIVE
-    cursor = state.cursor if state.cursor.at_us <= now_us and not is_resumed else Slot(now_us)
     return replace(
         schedule,
         definition=definition,
@@ -345,13 +356,9 @@ def altered(schedule: Schedule, definition: Definition, status: Status, now_us: 
         touch_us=now_us,
         state=replace(
             state,
-            cursor=cursor,
+            cursor=Slot(since_us),
             count=state.count - sum(len(one.slots) for one in revoking),
-            runs=tuple(
-                one
-                for run in state.runs
-                if (one := run.only(lambda one: one.at_us <= now_us < one.due_us)) is not None
-            ),
+            runs=tuple(one for one in going if one is not None),
             revoking=state.revoking + revoking,
         ),
     )
@@ -378,26 +385,39 @@ def revoked(schedule: Schedule, left_us: Collection[int], now_us: int) -> Schedu
 def moved(schedule: Schedule, lane: LaneId, created_us: int) -> Schedule:
     """Return the schedule on a queue that was created again.
 
-    What was put ahead has died with the former queue, and was not due before this one was there.
+    What was put ahead has died with the former queue, unless it was due before this one was there.
     """
-    state = schedule.state
-    ahead = sum(one.at_us > created_us for run in state.runs for one in run.slots)
-    cursor = state.cursor if state.cursor.at_us <= created_us else Slot(created_us)
+    its, state = schedule.its, schedule.state
+    cursor = min(state.cursor, Slot(created_us - its.jitter_us))
+    again = takewhile(lambda one: one.at_us <= created_us, _bounded(its.slots(cursor)))
+    named = [one for run in (*state.runs, *state.revoking) for one in run.slots]
+    done_us = {
+        *(one.at_us for one in again if one.at_us + jitter_us(schedule, one) <= created_us),
+        *(one.at_us for one in named if one.due_us <= created_us),
+        *state.done_us,
+    }
+    died = sum(one.due_us > created_us for run in state.runs for one in run.slots)
     state = replace(
-        state, cursor=cursor, count=state.count - ahead, runs=(), revoking=(), done_us=frozenset()
+        state,
+        cursor=cursor,
+        count=state.count - died,
+        runs=(),
+        revoking=(),
+        done_us=frozenset(one for one in done_us if cursor.at_us < one <= created_us),
     )
     return replace(schedule, lane=lane, state=state, touch_us=created_us)
 
 
+def _pruned(runs: Iterable[Run], now_us: int) -> tuple[Run, ...]:
+    """Return runs without what is over: proven and due."""
+    kept = (run.only(lambda one: one.due_us > now_us) if run.is_proven else run for run in runs)
+    return tuple(run for run in kept if run is not None)
+
+
 def _touched(schedule: Schedule, now_us: int) -> Schedule:
     """Return the schedule with the time of its next touch, without what is over."""
-    state = schedule.state
-    runs = tuple(
-        run
-        for run in state.runs
-        if not run.is_proven or any(slot.due_us > now_us for slot in run.slots)
-    )
-    schedule = replace(schedule, state=replace(state, runs=runs))
+    state = replace(schedule.state, runs=_pruned(schedule.state.runs, now_us))
+    schedule = replace(schedule, state=state)
     return replace(schedule, touch_us=_touch_us(schedule, now_us))
 
 
@@ -450,22 +470,31 @@ def encode_state(state: State) -> bytes:
                 "runs": [_encode_run(run) for run in state.runs],
                 "revoking": [_encode_run(run) for run in state.revoking],
                 "done": sorted(state.done_us),
+                "fills": list(state.fills),
             }
         )
     )
 
 
-def decode_state(stored: bytes) -> State:
-    """Read the column."""
+def decode_state(stored: bytes) -> State | None:
+    """Read the column; None: a later release has written runs that are unknown here."""
     found = msgpack.unpackb(stored)
+    runs, revoking = found.pop("runs"), found.pop("revoking")
+    for run in (*runs, *revoking):
+        if len(run) != _PARTS or any(len(one) != len(Named._fields) for one in run[-1]):
+            return None
     return State(
         cursor=Slot(*found.pop("cursor")),
         count=found.pop("count"),
-        runs=tuple(map(_decode_run, found.pop("runs"))),
-        revoking=tuple(map(_decode_run, found.pop("revoking"))),
+        runs=tuple(map(_decode_run, runs)),
+        revoking=tuple(map(_decode_run, revoking)),
         done_us=frozenset(found.pop("done")),
+        fills=tuple(found.pop("fills")),
         more=found,
     )
+
+
+_PARTS: Final = 5
 
 
 def _encode_run(run: Run) -> list[Any]:

@@ -100,11 +100,11 @@ def definition_of(
         made = replace(made, start_us=now_us)
     if given.get("horizon") is None and ("horizon" in given or rules):
         made = replace(made, horizon_us=_horizon_us(made))
-    _check(made, now_us)
+    _check(made, now_us, is_new=before is None)
     return made
 
 
-def _check(made: Definition, now_us: int) -> None:
+def _check(made: Definition, now_us: int, *, is_new: bool) -> None:
     if made.end_us <= made.start_us:
         raise OptionInvalid("end is not later than start. Give a later end")
     size = len(made.body) + sum(
@@ -116,10 +116,9 @@ def _check(made: Definition, now_us: int) -> None:
             f"{MOST_BYTES:,}. Store the content elsewhere and put a reference to it"
         )
     slots = list(islice(made.slots(Slot(now_us)), MOST_SLOTS + 1))
-    if not slots and not made.missed(Slot(made.start_us - 1), now_us):
+    if not slots and is_new:
         raise OptionInvalid(
-            "this schedule has no time at which it would put a message. Look at its expression, "
-            "start and end"
+            "this schedule has no time to come. Look at its expression, start and end"
         )
     ahead_us = slots[-1].at_us - max(now_us, made.start_us) if len(slots) > MOST_SLOTS else NEVER_US
     if ahead_us < FILLED_TO * made.horizon_us:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cassieq_spark.clock import Clock
-from cassieq_spark.errors import CassieqError, QueueDeleted, copied
+from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
+from cassieq_spark.store.caller import copied
 
 
 @dataclass(eq=False, slots=True)

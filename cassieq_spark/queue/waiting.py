@@ -28,7 +28,7 @@ from math import inf
 from typing import Final
 
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CassieqError, UsageError, copied
+from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.settlement import Release
@@ -39,6 +39,7 @@ from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
 from cassieq_spark.store.call import acting, present
+from cassieq_spark.store.caller import copied
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.side_by_side import SLOW_S
 

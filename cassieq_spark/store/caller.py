@@ -12,12 +12,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from copy import copy
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from cassieq_spark.model.sizes import OFFLOAD_BYTES, OFFLOAD_ENTRIES
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class CallerLeft(BaseException):
@@ -237,3 +239,16 @@ def when_left(notice: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         notices.remove(notice)
+
+
+def copied(error: E) -> E:
+    """Copy an error to raise it once more, as other callers raise the original at the same time.
+
+    An error that cannot be copied is raised itself: its class may want other arguments.
+    """
+    try:
+        found = copy(error).with_traceback(error.__traceback__)
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return error
+    found.__cause__ = error.__cause__
+    return found

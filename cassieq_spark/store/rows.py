@@ -19,7 +19,7 @@ from uuid import UUID
 
 from cassieq_spark.clock import Clock
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout, copied
+from cassieq_spark.errors import CasAmbiguous, CassieqError, StoreTimeout
 from cassieq_spark.log import get_logger
 from cassieq_spark.model.bucket import Bucket
 from cassieq_spark.model.ids import BucketNo, LaneId
@@ -29,6 +29,7 @@ from cassieq_spark.model.rows.events import Answer, End, Event, Fate, Output
 from cassieq_spark.model.rows.intents import Claimed, Intent, Moment, Turn
 from cassieq_spark.model.rows.writer import RowWriter
 from cassieq_spark.store.call import LEAST_S, Timer, present
+from cassieq_spark.store.caller import copied
 from cassieq_spark.store.cas import CasSender
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.side_by_side import begin_for_all

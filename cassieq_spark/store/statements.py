@@ -385,7 +385,7 @@ READ_TIMETABLE: Final = _read("read_timetable", _TIMETABLE.select(f"{_TIMETABLE.
 # It asks one replica, without the large columns: read repair would write these alone [T10]. Each
 # row is read by itself before anything is done.
 GLANCE_TIMETABLE: Final = _glance(
-    "glance_timetable", _TIMETABLE.all(f"{_TIMETABLE.key}, queue, lane, touch_us")
+    "glance_timetable", _TIMETABLE.all(f"{_TIMETABLE.key}, queue, lane, status, touch_us")
 )
 LIST_TIMETABLE: Final = _read("list_timetable", _TIMETABLE.all(f"{_TIMETABLE.key}, {_DEFINED}"))
 INSERT_TIMETABLE: Final = _cas("insert_timetable", _TIMETABLE.insert(_DEFINED, _IF_NEW))

@@ -10,9 +10,10 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import errors
-from cassieq_spark.errors import CassieqError, StoreTimeout, copied
+from cassieq_spark.errors import CassieqError, StoreTimeout
 from cassieq_spark.model.rows.events import Answer, End
 from cassieq_spark.store import rows
+from cassieq_spark.store.caller import copied
 
 ALL = [
     kind
@@ -31,6 +32,7 @@ CODES = {
     "option_unknown", "output_failed", "put_ambiguous", "queue_deleted", "queue_exists",
     "queue_in_use", "queue_not_found", "receipt_expired", "receipt_invalid",
     "replication_differs", "request_time_skewed", "row_corrupt", "schema_mismatch",
+    "schedule_exists", "schedule_not_found",
     "schema_missing", "server_missing", "setting_fixed", "sink_diverged", "sink_fenced",
     "sink_id_reused", "spark_missing", "store_timeout", "store_unavailable", "stream_fenced",
     "tls_failed", "too_many_keys", "usage", "worker_environment",

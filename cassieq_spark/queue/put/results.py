@@ -8,10 +8,11 @@ from enum import Enum
 from typing import Self
 from uuid import UUID
 
-from cassieq_spark.errors import CassieqError, PutAmbiguous, copied
+from cassieq_spark.errors import CassieqError, PutAmbiguous
 from cassieq_spark.model.ids import BucketNo, LaneId, Runs, message_id_of
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.put.encode import Packed
+from cassieq_spark.store.caller import copied
 
 
 class PutResult(str):

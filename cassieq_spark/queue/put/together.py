@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from cassieq_spark import tracing
 from cassieq_spark.entropy import Entropy
-from cassieq_spark.errors import CassieqError, StoreTimeout, copied
+from cassieq_spark.errors import CassieqError, StoreTimeout
 from cassieq_spark.model.dedup import stored_key
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
@@ -43,7 +43,7 @@ from cassieq_spark.queue.schedule import DueLanes
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.call import Patience, acting, one_call, present
-from cassieq_spark.store.caller import off_loop
+from cassieq_spark.store.caller import copied, off_loop
 from cassieq_spark.store.chunk import Row
 from cassieq_spark.store.side_by_side import Places, begin_for_all
 

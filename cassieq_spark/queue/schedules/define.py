@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from cassieq_spark.errors import ScheduleExists, ScheduleNotFound
+from cassieq_spark.errors import QueueNotFound, ScheduleExists, ScheduleNotFound
 from cassieq_spark.model import recurring as rules
+from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.outcome import Applied, Outcome, Stored
 from cassieq_spark.model.recurring import NEVER_US, Definition, Schedule, State, Status
 from cassieq_spark.model.slots import Slot
+from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane, attempts
 from cassieq_spark.queue.schedules.touch import Touched, Toucher
 from cassieq_spark.store.store import Store
@@ -43,41 +45,44 @@ async def create(lane: Lane, name: str, definition: Definition) -> Touched:
         touch_us=now_us,
     )
     async for _ in attempts(store):
-        row = await store.timetable.find(name) or await _named(store, mine)
-        if row is None:
-            continue
-        there = row.value
-        if there.status is Status.NEW:
-            await store.timetable.define(row, mine)
-            continue
-        if (there.definition, there.queue) != (definition, lane.queue):
+        row = await store.timetable.find(name)
+        if row is None or row.value.status is Status.NEW:
+            row = await _named(store, mine, row)
+            if row is not None:
+                await store.timetable.define(row, mine)
+        elif row.value.status is Status.DELETING:
+            await finish(store, row.value)
+        elif (row.value.definition, row.value.queue) != (definition, lane.queue):
             raise ScheduleExists(
                 f"schedule {name!r} exists, with another definition or for another queue "
-                f"({there.queue!r}). Alter it, delete it, or choose another name"
+                f"({row.value.queue!r}). Alter it, delete it, or choose another name"
             )
-        if there.status is not Status.DELETING:
-            break
-        await Toucher(lane).touch([name])
-    else:
-        raise lane.contended(f"schedule {name!r}")
-    return await _touched(lane, name)
+        else:
+            return await _touched(lane, name)
+    raise lane.contended(f"schedule {name!r}")
 
 
-async def _named(store: Store, schedule: Schedule) -> Stored[Schedule] | None:
-    """Insert a row that is only a name.
+async def _named(
+    store: Store, schedule: Schedule, row: Stored[Schedule] | None
+) -> Stored[Schedule] | None:
+    """Insert a row that is only a name, or make one that was found ours.
 
     A copy of the INSERT may land long after the row was removed. So the row is written once more,
     by a CAS that creates no row, until one was sent once: only on that one a definition is written,
     and it never comes back [T3].
     """
     name = replace(schedule, status=Status.NEW, definition=None, touch_us=NEVER_US)
-    outcome: Outcome[Schedule] = await store.timetable.insert(name)
+    outcome: Outcome[Schedule] | None = None if row else await store.timetable.insert(name)
     async for _ in attempts(store):
-        if not isinstance(outcome, Applied):
+        if outcome is not None:
+            if not isinstance(outcome, Applied):
+                return None
+            if outcome.was_sent_once:
+                return outcome.now
+            row = outcome.now
+        if row is None:
             return None
-        if outcome.was_sent_once:
-            return outcome.now
-        outcome = await store.timetable.define(outcome.now, name)
+        outcome = await store.timetable.define(row, name)
     return None
 
 
@@ -86,55 +91,60 @@ async def alter(
 ) -> Touched:
     """Change a schedule: from now on the other definition counts.
 
+    What was missed until then is put under the former one, unless it is paused or deleted.
+
     Args:
         change: Returns the new definition; called again if others alter it, too.
         status: Its status from now on; None: as it is.
-
-    Returns:
-        What its last touch did; ``left`` has the slots that could not be taken back.
 
     Raises:
         ScheduleNotFound: There is none.
     """
     store = lane.store
+    fills = status is None or status is Status.ACTIVE
     async for _ in attempts(store):
-        # What was missed until now is put under the former definition.
-        row = (await _touched(lane, name)).row
-        if row is None or row.value.definition is None:
+        found = await _touched(lane, name, fills=fills)
+        row = found.row
+        if row is None or row.value.definition is None or row.value.queue != lane.queue:
             raise missing(name)
         there = row.value
-        if there.state.unproven or there.state.revoking:
+        missed = fills and there.status is Status.ACTIVE and there.state.cursor.at_us < found.at_us
+        if there.state.unproven or there.state.revoking or (missed and found.put):
             continue
         definition = change(there.its)
         wanted = there.status if status is None else status
         if (definition, wanted) == (there.definition, there.status):
-            break
-        after = rules.altered(there, definition, wanted, lane.clock.now_us())
-        outcome = await store.timetable.define(row, after)
-        if isinstance(outcome, Applied):
-            break
-    else:
-        raise lane.contended(f"schedule {name!r}")
-    return await _touched(lane, name)
+            return found
+        now_us = lane.clock.now_us()
+        after = rules.altered(there, definition, wanted, found.at_us, now_us)
+        if isinstance(await store.timetable.define(row, after), Applied):
+            return await _touched(lane, name)
+    raise lane.contended(f"schedule {name!r}")
 
 
-async def delete(lane: Lane, name: str) -> Touched:
+async def delete(lane: Lane, name: str) -> None:
     """Delete a schedule, and take back what it has put ahead."""
-    return await alter(lane, name, lambda same: same, Status.DELETING)
+    await alter(lane, name, lambda same: same, Status.DELETING)
 
 
-async def forget(store: Store, name: str) -> None:
-    """Delete a schedule whose queue is gone: there is nothing to take back."""
-    async for _ in attempts(store):
-        row = await store.timetable.find(name)
-        if row is None or row.value.status is Status.NEW:
-            return
-        await store.timetable.delete(row)
-    raise missing(name)
+async def finish(store: Store, schedule: Schedule) -> None:
+    """Finish a deletion, or delete a schedule whose queue is gone: there is nothing to take back.
+
+    Raises:
+        CassieqError: It is not finished.
+    """
+    try:
+        lane = await open_lane(store, QueueName(schedule.queue))
+    except QueueNotFound:
+        row = await store.timetable.find(schedule.name)
+        if row is not None and row.value.lane == schedule.lane:
+            await store.timetable.delete(row)
+    else:
+        await delete(lane, schedule.name)
 
 
-async def _touched(lane: Lane, name: str) -> Touched:
-    found = (await Toucher(lane).touch([name]))[0]
+async def _touched(lane: Lane, name: str, *, fills: bool = True) -> Touched:
+    found = (await Toucher(lane).touch([name], fills=fills))[0]
     if found.problem is not None:
         raise found.problem
     return found

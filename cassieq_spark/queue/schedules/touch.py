@@ -11,21 +11,26 @@ come into a closed bucket.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from cronsim import CronSimError
+
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import recurring as rules
 from cassieq_spark.model.bucket import Status as BucketStatus
 from cassieq_spark.model.ids import EMPTY, BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
+from cassieq_spark.model.lease import EXPIRY_MARGIN_US
 from cassieq_spark.model.moments import show_time, time_of
-from cassieq_spark.model.outcome import Outcome, Stored
+from cassieq_spark.model.outcome import Applied, Outcome, Stored
 from cassieq_spark.model.recurring import Named, Occurrence, Run, Schedule, Status
 from cassieq_spark.model.rows.intents import Cancel
+from cassieq_spark.model.slots import Slot
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.lane import Lane, LaneEnded, attempts
 from cassieq_spark.queue.put import encode
@@ -50,20 +55,28 @@ class Touched:
     """What became of one schedule.
 
     Attributes:
-        named: Occurrences that its row names since: they are put, by this touch or another one.
-        put: Those that this touch has put.
-        left: Slots that could not be taken back, of a former definition.
-        unsure: Slots of which nothing is kept any more; they count as put.
+        at_us: When it was looked at. What was missed before is put, if all is well.
+        put: Occurrences that this touch has put.
         row: Its row after that; None: it is gone.
     """
 
     name: str
-    named: int = 0
+    at_us: int = 0
     put: int = 0
-    left: list[int] = field(default_factory=list)
-    unsure: int = 0
     problem: CassieqError | None = None
     row: Stored[Schedule] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Occurrences of the past that a call puts once more.
+
+    Attributes:
+        mark: Names the call in the row: whoever has lost the answer finds it there.
+    """
+
+    mark: bytes
+    slots: Sequence[Occurrence]
 
 
 @dataclass(slots=True)
@@ -73,7 +86,9 @@ class _Draft:
     found: Touched
     row: Stored[Schedule]
     schedule: Schedule
-    todo: list[Occurrence]
+    cursor: Slot
+    fill: bytes | None
+    packed: list[tuple[Occurrence, LaneId, Packed]]
     placed: list[tuple[Occurrence, Placed]] = field(default_factory=list)
 
 
@@ -87,58 +102,46 @@ class Toucher:
         self._due_lanes = DueLanes()
         self._shard = lane.store.entropy.rng.randrange(MAX_SHARDS)
 
-    async def put_again(self, name: str, what: Sequence[Occurrence]) -> Touched:
-        """Put occurrences of the past once more.
-
-        Raises:
-            CasContention: Others have changed the row too often. Nothing was put.
-        """
-        async for _ in attempts(self._store):
-            found = (await self.touch([name], what))[0]
-            if found.named or found.problem is not None or found.row is None or not what:
-                return found
-        raise self._lane.contended(f"schedule {name!r}")
-
-    async def touch(self, names: Sequence[str], more: Sequence[Occurrence] = ()) -> list[Touched]:
+    async def touch(
+        self, names: Sequence[str], *, fills: bool = True, again: Fill | None = None
+    ) -> list[Touched]:
         """Touch these schedules together; their occurrences share buckets, by due time.
 
         A failure ends one schedule's touch only, and is in its result: the next touch goes on.
 
         Args:
-            more: What else is put for each.
+            fills: Whether what was missed, and what comes, is put. Else it only settles.
+            again: What else is put for each.
         """
         found = {name: Touched(name) for name in names}
-        drafts: list[_Draft] = []
+        drafts: dict[str, _Draft] = {}
 
         async def draft(name: str) -> None:
-            one = await self._drafted(found[name])
+            one = await self._drafted(found[name], fills=fills, again=again)
             if one is not None:
-                one.todo += more
-                drafts.append(one)
+                drafts[name] = one
 
         await self._each(found, draft, names)
-        drafts.sort(key=lambda one: one.found.name)
+        drafts = dict(sorted(drafts.items()))
         try:
-            await self._place(drafts)
+            await self._place(drafts.values())
         except CassieqError as error:
-            for one in drafts:
-                one.found.problem = error
+            for name in drafts:
+                found[name].problem = error
             return list(found.values())
-        by_name = {one.found.name: one for one in drafts}
-        ours: list[_Draft] = []
+        ours: list[str] = []
 
         async def name_all(name: str) -> None:
-            if await self._named(by_name[name]):
-                ours.append(by_name[name])
+            if await self._named(drafts[name]):
+                ours.append(name)
 
-        await self._each(found, name_all, by_name)
-        is_in = await self._written([placed for one in ours for _, placed in one.placed])
-        todo = [one.found.name for one in ours if one.placed]
+        await self._each(found, name_all, drafts)
+        is_in = await self._written([one for name in ours for _, one in drafts[name].placed])
 
         async def note(name: str) -> None:
-            await self._noted(by_name[name], is_in)
+            await self._noted(drafts[name], is_in)
 
-        await self._each(found, note, todo)
+        await self._each(found, note, ours)
         return list(found.values())
 
     async def _each(
@@ -147,91 +150,106 @@ class Toucher:
         work: Callable[[str], Awaitable[None]],
         names: Iterable[str],
     ) -> None:
+        async def one(name: str) -> None:
+            with computing(name):
+                await work(name)
+
         todo = [name for name in names if found[name].problem is None]
-        for name, result in zip(todo, await self._store.session.each(work, todo), strict=True):
+        for name, result in zip(todo, await self._store.session.each(one, todo), strict=True):
             if isinstance(result, CassieqError):
                 found[name].problem = result
 
-    async def _drafted(self, found: Touched) -> _Draft | None:
+    async def _drafted(self, found: Touched, *, fills: bool, again: Fill | None) -> _Draft | None:
         """Take back what is to be taken back, settle the rest, and say what comes."""
         table, first = self._store.timetable, self._lane.first
         async for _ in attempts(self._store):
             row = found.row = await table.find(found.name)
-            if row is None or row.value.definition is None:
+            if row is None or row.value.definition is None or row.value.queue != self._lane.queue:
                 return None
-            now_us = self._lane.clock.now_us()
             schedule = row.value
+            now_us = found.at_us = self._lane.clock.now_us()
             if schedule.lane != first.lane_id:
+                # Read L after the row: if our queue lives, the row's is an older one [T6].
+                await first.read_pointers()
                 moved = rules.moved(schedule, first.lane_id, self._lane.created_us)
                 await table.define(row, moved)
                 continue
             if schedule.state.revoking:
-                await self._take_back(found, row)
+                await self._take_back(row)
                 continue
             if schedule.status is Status.DELETING:
                 await table.delete(row)
                 continue
-            is_in, again = await self._judged(found, schedule)
+            is_in, lost = await self._judged(schedule)
             schedule = rules.settled(schedule, is_in, now_us)
-            todo = rules.occurrences(schedule, again, now_us)
-            return _Draft(found=found, row=row, schedule=schedule, todo=todo)
+            todo = [Occurrence(Slot(one.at_us), one.due_us) for one in lost]
+            cursor, fill = schedule.state.cursor, None
+            if not fills and not row.value.state.unproven:
+                return None
+            if fills:
+                some, cursor = rules.occurrences(schedule, now_us)
+                todo += some
+            if again is not None and again.mark not in schedule.state.fills:
+                fill = again.mark
+                todo += again.slots
+            packed = [(what, *await self._packed(schedule, what)) for what in todo]
+            return _Draft(found, row, schedule, cursor, fill, packed)
         raise self._lane.contended(f"schedule {found.name!r}")
 
-    async def _take_back(self, found: Touched, row: Stored[Schedule]) -> None:
+    async def _take_back(self, row: Stored[Schedule]) -> None:
         """Cancel what a former definition has put ahead."""
         left: list[int] = []
         for run in row.value.state.revoking:
             left += await self._left_of(run)
-        now_us = self._lane.clock.now_us()
-        after = rules.revoked(row.value, left, now_us)
+        after = rules.revoked(row.value, left, self._lane.clock.now_us())
         await self._store.timetable.touch(row, after)
-        found.left = left
 
     async def _left_of(self, run: Run) -> list[int]:
         """Cancel a run's messages; return the slots that are or were delivered."""
         lane, bucket = self._lane.sibling(run.place.lane), run.place.bucket
         async for _ in lane.attempts():
             manifest = await _manifest(lane, bucket)
-            if manifest.is_dropped:
-                # What was later than now was taken back by whoever came before.
-                now_us = lane.clock.now_us()
-                return [one.at_us for one in run.slots if one.due_us <= now_us]
-            answer = await lane.apply(bucket, Cancel(runs=run.offsets & manifest.runs))
-            if answer.row is not None:  # else it was dropped meanwhile
-                left = manifest.runs - answer.row.value.cancelled
-                return [one.at_us for one in run.slots if one.offset in left]
+            left = manifest.runs
+            if not manifest.is_dropped:
+                answer = await lane.apply(bucket, Cancel(runs=run.offsets & left))
+                if answer.row is None or answer.row.value.status is BucketStatus.SEALING:
+                    continue  # it was dropped meanwhile, and this may be its ghost (G5)
+                left -= answer.row.value.cancelled
+            # What is later than now was not delivered, whatever else became of it, as by a purge.
+            # If its bucket is gone, whoever came before has taken it back.
+            until_us = lane.clock.now_us() + EXPIRY_MARGIN_US
+            gone = run.offsets if manifest.is_dropped else left
+            return [one.at_us for one in run.slots if one.offset in gone and one.due_us <= until_us]
         raise lane.contended(lane.bucket_title(bucket))
 
-    async def _judged(self, found: Touched, schedule: Schedule) -> tuple[list[Run], list[Named]]:
+    async def _judged(self, schedule: Schedule) -> tuple[list[Run], list[Named]]:
         """Find out which named occurrences are in; the others never will be."""
         is_in: list[Run] = []
-        again: list[Named] = []
+        lost: list[Named] = []
         for run in schedule.state.unproven:
             lane = self._lane.sibling(run.place.lane)
             manifest = await _manifest(lane, run.place.bucket)
             runs = manifest.runs
             if manifest.is_unknown and lane.clock.now_us() - run.named_us >= rules.UNSURE_US:
                 runs = run.offsets
-                found.unsure += len(run.slots)
-                event(_logger, "schedule_unsure", schedule=found.name, messages=len(run.slots))
+                event(_logger, "schedule_unsure", schedule=schedule.name, messages=runs.count)
             kept = run.only(lambda one, runs=runs: one.offset in runs)  # type: ignore[misc]
             if kept is not None:
                 is_in.append(kept)
-            again += [one for one in run.slots if one.offset not in runs]
-        return is_in, again
+            lost += [one for one in run.slots if one.offset not in runs]
+        return is_in, lost
 
-    async def _place(self, drafts: Sequence[_Draft]) -> None:
+    async def _place(self, drafts: Iterable[_Draft]) -> None:
         """Give each occurrence a place, by due time: a bucket's due times are then few bytes."""
-        todo = [(one, what) for one in drafts for what in one.todo]
-        todo.sort(key=lambda both: both[1].due_us)
+        todo = [(one, *what) for one in drafts for what in one.packed]
+        todo.sort(key=lambda one: one[1].due_us)
         by_lane: dict[LaneId, dict[int, Packed]] = {}
-        for at, (one, what) in enumerate(todo):
-            lane_id, packed = await self._packed(one.schedule, what)
+        for at, (_, _, lane_id, packed) in enumerate(todo):
             by_lane.setdefault(lane_id, {})[at] = packed
         for lane_id, some in by_lane.items():
             for at, placed in (await self._places(lane_id, some)).items():
-                one, what = todo[at]
-                one.placed.append((what, placed))
+                draft, what, *_ = todo[at]
+                draft.placed.append((what, placed))
 
     async def _places(self, lane_id: LaneId, packed: dict[int, Packed]) -> dict[int, Placed]:
         producer = self._producers.setdefault(lane_id, Producer())
@@ -266,9 +284,9 @@ class Toucher:
         places = [
             (what, Place(placed.lane, placed.bucket), placed.first) for what, placed in draft.placed
         ]
-        schedule = rules.named(draft.schedule, places, now_us)
+        schedule = rules.named(draft.schedule, places, draft.cursor, now_us, fill=draft.fill)
         if schedule == draft.row.value:
-            return True
+            return False
         outcome = await self._store.timetable.touch(draft.row, schedule)
         # Whether the CAS was applied says less: its answer may have been lost, and others may have
         # gone on, or its tag was evicted [U3].
@@ -276,7 +294,6 @@ class Toucher:
         if now is None or not rules.names_all(now.value, schedule.state.unproven):
             return False
         draft.row = now
-        draft.found.named = len(places)
         return True
 
     async def _written(self, placed: Sequence[Placed]) -> set[tuple[Place, int]]:
@@ -316,7 +333,27 @@ class Toucher:
             after = rules.proven(row.value, is_in, self._lane.clock.now_us())
             outcome: Outcome[Schedule] = await self._store.timetable.touch(row, after)
             row = draft.found.row = outcome.now
+            if isinstance(outcome, Applied):
+                return
         raise self._lane.contended(f"schedule {draft.found.name!r}")
+
+
+@contextmanager
+def computing(name: str) -> Iterator[None]:
+    """Turn what a schedule cannot be computed for into an error of this schedule alone.
+
+    Raises:
+        OptionInvalid: This machine does not know its time zone, for example.
+    """
+    try:
+        yield
+    except CassieqError:
+        raise
+    except (ArithmeticError, CronSimError, LookupError, OSError, TypeError, ValueError) as error:
+        raise OptionInvalid(
+            f"schedule {name!r} cannot be computed here ({type(error).__name__}: {error}). Has "
+            "this machine the newest time zone data? Alter the schedule, or delete it"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cassandra.query import UNSET_VALUE
@@ -11,12 +12,14 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.outcome import Outcome, Stored
 from cassieq_spark.model.recurring import (
     Schedule,
+    State,
     Status,
     decode_definition,
     decode_state,
     encode_definition,
     encode_state,
 )
+from cassieq_spark.model.slots import Slot
 from cassieq_spark.store import statements
 from cassieq_spark.store.tables.table import CasTable
 
@@ -46,14 +49,18 @@ class Timetable(CasTable[Schedule]):
         return [
             Glance(row.name, row.queue, LaneId(row.lane), row.touch_us)
             for row in rows
-            if row.datacenter == here and row.touch_us is not None
+            # A replica may have a touch without the definition before it.
+            if row.datacenter == here and row.queue is not None and row.status != Status.NEW
         ]
 
     async def read_all(self) -> list[Schedule]:
         """Return every schedule, by name."""
         rows = await self._session.run(statements.LIST_TIMETABLE)
         here = self._session.datacenter
-        found = self._values([row for row in rows if row.datacenter == here])
+        found: list[Schedule] = []
+        for row in rows:
+            with suppress(RowCorrupt):  # it fails alone, where it is touched or asked for
+                found += self._values([row] if row.datacenter == here else [])
         return sorted(found, key=lambda one: one.name)
 
     async def insert(self, schedule: Schedule) -> Outcome[Schedule]:
@@ -85,15 +92,17 @@ class Timetable(CasTable[Schedule]):
         try:
             definition = None if row.definition is None else decode_definition(row.definition)
             status = Status(row.status) if row.status in list(Status) else Status.FOREIGN
-            is_foreign = definition is None and status is not Status.NEW
+            state = decode_state(row.state)
+            if status is not Status.NEW and (definition is None or state is None):
+                status = Status.FOREIGN
             return Schedule(
                 datacenter=row.datacenter,
                 name=row.name,
                 queue=row.queue,
                 lane=LaneId(row.lane),
-                status=Status.FOREIGN if is_foreign else status,
-                definition=definition,
-                state=decode_state(row.state),
+                status=status,
+                definition=None if status is Status.FOREIGN else definition,
+                state=state or State(cursor=Slot(0)),
                 touch_us=row.touch_us,
             )
         except (ValueError, TypeError, KeyError) as error:
