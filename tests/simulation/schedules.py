@@ -10,8 +10,9 @@ import argparse
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cassieq_spark.errors import (
@@ -22,11 +23,18 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.moments import us_of
-from cassieq_spark.model.recurring import Definition, Misfire, Status
+from cassieq_spark.model.recurring import (
+    FILLED_TO,
+    Definition,
+    Misfire,
+    Occurrence,
+    Status,
+)
 from cassieq_spark.model.slots import Slot
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.schedules.define import alter, create, delete
+from cassieq_spark.queue.schedules.define import alter, create, delete, finish
 from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.queue.schedules.touch import Fill, Toucher
 from cassieq_spark.store import portal
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
@@ -39,14 +47,20 @@ if TYPE_CHECKING:
 
     from cassieq_spark.aio.client import AsyncClient
     from cassieq_spark.aio.queue import AsyncQueue
-    from cassieq_spark.queue.schedules.touch import Touched
+    from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.store import Store
 
-QUEUE = "jobs"
+QUEUES = ("jobs", "more")
 FAULTS_S = (20.0, 60.0, 120.0)
 PEACE_S = 160.0
 LATE_S = 60.0
 """What is due in the last minute need not be there at the end."""
+
+APART_US = 600_000
+"""How far the clocks of clients, and of this judge, are apart at most."""
+
+BEGUN_US = START_US + 5_000_000
+"""By then the queues were first created."""
 
 SETTLED_S = 90.0
 """So long after the last fault, dispatchers have caught up: nothing is missed any more."""
@@ -86,7 +100,15 @@ class Era:
     sure_until_us: int | None = None
     ended_us: int | None = None
     is_active: bool = True
-    left_us: set[int] = field(default_factory=set)
+    queue: str = QUEUES[0]
+
+
+class Purge(NamedTuple):
+    """A queue was purged between these times."""
+
+    queue: str
+    begun_us: int
+    ended_us: int
 
 
 class Book:
@@ -96,10 +118,12 @@ class Book:
         self._world = world
         self.eras: list[Era] = []
         self.got: list[Put] = []
-        self.queues_us: list[int] = []
+        self.queues_us = dict.fromkeys(QUEUES, 0)
+        self.purges: list[Purge] = []
+        self.again: Counter[tuple[str, int, int]] = Counter()
+        self.sure_again: Counter[tuple[str, int, int]] = Counter()
         self.lives = itertools.count()
         self.versions = itertools.count()
-        self.unsure = 0
 
     def now_us(self) -> int:
         return START_US + round(self._world.loop.time() * 1e6)
@@ -112,10 +136,16 @@ class Book:
         ids: dict[tuple[str, int, int], set[str]] = {}
         for one in self.got:
             ids.setdefault((one.name, one.life, one.at_us), set()).add(one.message_id)
-        return [
+        found = [
             Anomaly(kind="slot twice", what=f"{slot}: {some}")
             for slot, some in ids.items()
-            if len(some) > 1
+            if len(some) > 1 + self.again[slot]
+        ]
+        gone = {one.queue for one in self.purges} or max(self.queues_us.values()) > BEGUN_US
+        return found + [
+            Anomaly(kind="not put again", what=f"{slot}: {ids.get(slot)}")
+            for slot, count in self.sure_again.items()
+            if not gone and len(ids.get(slot, ())) < count
         ]
 
     def _strange(self) -> list[Anomaly]:
@@ -124,13 +154,15 @@ class Book:
         for one in self.got:
             era = eras[one.name, one.life, one.version]
             first = next(era.definition.slots(Slot(one.at_us - 1)), None)
+            is_again = bool(self.again[one.name, one.life, one.at_us])
             if first is None or first.at_us != one.at_us:
                 found.append(Anomaly(kind="no slot", what=f"{one} of {era}"))
-            elif not era.is_active:
+            elif not era.is_active and not is_again:
                 found.append(Anomaly(kind="put while paused", what=f"{one} of {era}"))
-            elif era.ended_us is not None and one.at_us > era.ended_us + 500_000:
-                if one.at_us not in era.left_us:
-                    found.append(Anomaly(kind="outlived", what=f"{one} of {era}"))
+            elif era.ended_us is not None and one.at_us > era.ended_us + APART_US:
+                found.append(Anomaly(kind="outlived", what=f"{one} of {era}"))
+            elif one.at_us < era.begun_us - APART_US and not is_again:
+                found.append(Anomaly(kind="before its time", what=f"{one} of {era}"))
         return found
 
     def _missing(self, peace_us: int) -> list[Anomaly]:
@@ -140,14 +172,27 @@ class Book:
         for era in self.eras:
             if era.sure_from_us is None or not era.is_active:
                 continue
-            since_us = max(era.sure_from_us, self.queues_us[-1])
-            if era.definition.misfire is not Misfire.ALL:
+            its = era.definition
+            since_us = max(era.sure_from_us, self.queues_us[era.queue])
+            if its.misfire is not Misfire.ALL:
                 since_us = max(since_us, peace_us + round(SETTLED_S * 1e6))
             end_us = until_us if era.sure_until_us is None else min(until_us, era.sure_until_us)
-            for slot in era.definition.slots(Slot(since_us + 500_000)):
-                if slot.at_us >= end_us - 500_000:
+            ahead_us = round((FILLED_TO + 1) * its.horizon_us)
+            purges = [
+                one
+                for one in self.purges
+                if one.queue == era.queue and era.begun_us <= one.ended_us
+            ]
+            for slot in its.slots(Slot(since_us + APART_US)):
+                if slot.at_us >= end_us - APART_US:
                     break
-                if (era.name, era.life, slot.at_us) not in got:
+                is_purged = any(
+                    one.begun_us - its.jitter_us - LATE_S * 1e6
+                    <= slot.at_us
+                    <= one.ended_us + ahead_us
+                    for one in purges
+                )
+                if (era.name, era.life, slot.at_us) not in got and not is_purged:
                     found.append(Anomaly(kind="slot missing", what=f"{slot} of {era}"))
         return found
 
@@ -188,6 +233,7 @@ class Play:
         self._draws = Draws(world.seed, "schedules")
         self._settings: dict[str, Any] = {}
         self._is_over = False
+        self._lanes: dict[tuple[str, str], Lane] = {}
         self._names = ["report", "mail"][: self._draws.choice([1, 1, 2])]
         self._recreates = self._draws.random() < 0.25
         self._consumes = self._draws.choice([4.0, 12.0, 40.0])
@@ -212,8 +258,9 @@ class Play:
             "schedule_period": 60,
             "schedule_after": draws.choice([60, 3_600]),
         }
-        client.create_queue(QUEUE, **self._settings)
-        self.book.queues_us.append(self.book.now_us())
+        for queue in QUEUES:
+            client.create_queue(queue, **self._settings)
+            self.book.queues_us[queue] = self.book.now_us()
 
     async def work(self) -> list[Anomaly]:
         world, draws = self._world, self._draws
@@ -236,7 +283,8 @@ class Play:
         owner.result()
         await asyncio.sleep(PEACE_S / 2)
         client, transport = await world.connected()
-        await self._take(await client.queue(QUEUE), 100)
+        for name in QUEUES:
+            await self._take(await client.queue(name), 100)
         for one in (one for one in world.transports_in_use if not one.is_dead):
             for actor in one.actors:
                 actor.cancel()
@@ -280,14 +328,16 @@ class Play:
                 self._world.seen["problem of a schedule"] += len(done.problems)
 
     async def _consume(self, client: AsyncClient, at: WorldTransport, draws: Draws) -> None:
-        queue = None
+        queues: dict[str, AsyncQueue] = {}
         while True:
             await at.clock.sleep(draws.random() * self._consumes)
+            name = draws.choice(QUEUES)
             try:
-                queue = queue or await client.queue(QUEUE)
-                await self._take(queue, draws.choice([5, 50]))
+                if name not in queues:
+                    queues[name] = await client.queue(name)
+                await self._take(queues[name], draws.choice([5, 50]))
             except (QueueDeleted, QueueNotFound):
-                queue = None
+                queues.pop(name, None)
             except CassieqError:
                 continue
 
@@ -319,13 +369,15 @@ class Play:
                 client, transport = await self._client()
             era = lives[name]
             store = client._sync._store
-            if self._recreates and draws.random() < 0.08:
-                await self._recreate(client, transport)
-            elif era is None or era.sure_from_us is None and draws.random() < 0.5:
+            if self._recreates and draws.random() < 0.1:
+                await self._recreate(client, transport, draws.choice(QUEUES))
+            elif draws.random() < 0.04:
+                await self._purge(client, transport, draws.choice(QUEUES))
+            elif era is None or (era.sure_from_us is None and draws.random() < 0.5):
                 lives[name] = await self._create(store, transport, name, draws)
             else:
                 lives[name] = await self._change(store, transport, era, draws)
-            await asyncio.sleep(draws.choice([1.0, 5.0, 25.0, 60.0]))
+            await asyncio.sleep(draws.choice([0.5, 2.0, 8.0, 20.0]))
         for name, era in lives.items():
             if era is None or era.sure_from_us is None:
                 while (
@@ -335,6 +387,26 @@ class Play:
                     if transport.is_dead:
                         client, transport = await self._client()
                         store = client._sync._store
+
+    async def _lane(self, at: WorldTransport, store: Store, queue: str, draws: Draws) -> Lane:
+        """Open a queue; or use what was opened long ago, of a queue that may be gone."""
+        held = self._lanes.get((at.name, queue))
+        if held is not None and draws.random() < 0.3:
+            self._world.seen["lane held"] += 1
+            return held
+        lane: Lane = await self._called(at, open_lane(store, QueueName(queue)))
+        if held is None or draws.random() < 0.5:
+            self._lanes[at.name, queue] = lane
+        return lane
+
+    async def _purge(self, client: AsyncClient, at: WorldTransport, queue: str) -> None:
+        begun_us = self.book.now_us()
+        self.book.purges.append(Purge(queue, begun_us, 1 << 62))
+        with suppress(CassieqError):
+            opened = await self._called(at, client.queue(queue))
+            await self._called(at, opened.purge())
+            self.book.purges[-1] = Purge(queue, begun_us, self.book.now_us())
+            self._world.seen["purge"] += 1
 
     async def _client(self) -> tuple[AsyncClient, WorldTransport]:
         while True:
@@ -364,73 +436,100 @@ class Play:
             case "cron":
                 return replace(its, cron="* * * * *", timezone="Europe/Berlin")
             case "fixed":
-                return replace(its, cron="0-59 0-23 * * *", timezone="Asia/Tokyo")
+                zone = draws.choice(["Asia/Tokyo", "America/New_York", "Asia/Kathmandu"])
+                cron = draws.choice(["0-59 0-23 * * *", "0-59/2 0-23 * * *"])
+                return replace(its, cron=cron, timezone=zone)
             case _:
                 wait_us = draws.choice([5, 30]) * 1_000_000
                 at_us = (self.book.now_us() + wait_us) // 1_000_000 * 1_000_000
                 return replace(its, at_us=at_us)
 
     async def _create(self, store: Store, at: WorldTransport, name: str, draws: Draws) -> Era:
-        """Create it, or if that fails, delete whatever there may be."""
+        """Delete whatever there may be, and create it, perhaps for another queue."""
         book = self.book
         life, version = next(book.lives), next(book.versions)
         its = self._definition(name, life, version, draws)
-        era = Era(name, life, version, its, book.now_us())
+        queue = draws.choice(QUEUES)
+        era = Era(name, life, version, its, book.now_us(), queue=queue)
         with suppress(CassieqError):
-            lane = await self._called(at, open_lane(store, QueueName(QUEUE)))
-            before = [one for one in book.eras if one.name == name and one.ended_us is None]
-            for one in before:
-                one.sure_until_us = one.sure_until_us or book.now_us()
+            before = self._ending(name)
             if before:
                 with suppress(ScheduleNotFound):
-                    found = await self._called(at, delete(lane, name))
-                    self._leave(before, found)
+                    row = await self._called(at, store.timetable.find(name))
+                    if row is not None and row.value.definition is not None:
+                        await self._called(at, finish(store, row.value))
             for one in before:
                 one.ended_us = book.now_us()
+            lane = await self._lane(at, store, queue, draws)
             era.begun_us = book.now_us()
             book.eras.append(era)
             await self._called(at, create(lane, name, its))
             era.sure_from_us = book.now_us()
+            self._world.seen["schedule: create"] += 1
         return era
+
+    def _ending(self, name: str) -> list[Era]:
+        found = [one for one in self.book.eras if one.name == name and one.ended_us is None]
+        for one in found:
+            one.sure_until_us = one.sure_until_us or self.book.now_us()
+        return found
 
     async def _change(self, store: Store, at: WorldTransport, era: Era, draws: Draws) -> Era | None:
         book = self.book
-        what = draws.choice(["alter", "alter", "pause", "delete"])
-        if not era.is_active:
-            what = draws.choice(["alter", "delete"])
-        before = [one for one in book.eras if one.name == era.name and one.ended_us is None]
-        for one in before:
-            one.sure_until_us = one.sure_until_us or book.now_us()
+        what = draws.choice(["alter", "alter", "alter", "pause", "delete", "backfill"])
+        if not era.is_active and what == "pause":
+            what = "alter"
+        if what == "backfill":
+            await self._fill(store, at, era, draws)
+            return era
+        before = self._ending(era.name)
         version = next(book.versions)
         its = self._definition(era.name, era.life, version, draws)
-        after = Era(era.name, era.life, version, its, book.now_us(), is_active=what != "pause")
+        after = Era(
+            *(era.name, era.life, version, its, book.now_us()),
+            is_active=what != "pause",
+            queue=era.queue,
+        )
         status = Status.ACTIVE if what == "alter" else Status.PAUSED
         with suppress(CassieqError):
-            lane = await self._called(at, open_lane(store, QueueName(QUEUE)))
+            lane = await self._lane(at, store, era.queue, draws)
             if what == "delete":
-                self._leave(before, await self._called(at, delete(lane, era.name)))
+                await self._called(at, delete(lane, era.name))
                 after = None
             else:
                 book.eras.append(after)
-                found = await self._called(at, alter(lane, era.name, lambda _: its, status))
-                self._leave(before, found)
+                await self._called(at, alter(lane, era.name, lambda _: its, status))
                 after.sure_from_us = book.now_us()
             for one in before:
                 one.ended_us = book.now_us()
             self._world.seen[f"schedule: {what}"] += 1
         return after
 
-    def _leave(self, before: list[Era], found: Touched) -> None:
-        for one in before:
-            one.left_us |= {*found.left}
+    async def _fill(self, store: Store, at: WorldTransport, era: Era, draws: Draws) -> None:
+        """Put some slots of the past once more."""
+        now_us = self.book.now_us() - APART_US
+        slots = [one for one in era.definition.missed(Slot(now_us - 20_000_000), now_us)][-5:]
+        keys = [(era.name, era.life, one.at_us) for one in slots]
+        self.book.again.update(keys)
+        fill = Fill(draws.randbytes(16), [Occurrence(one, one.at_us) for one in slots])
+        with suppress(CassieqError):
+            lane = await self._lane(at, store, era.queue, draws)
+            for _ in range(5):
+                (found,) = await self._called(at, Toucher(lane).touch([era.name], again=fill))
+                if found.row is None or found.problem is not None:
+                    return
+                if fill.mark in found.row.value.state.fills:
+                    self.book.sure_again.update(keys)
+                    self._world.seen["schedule: backfill"] += 1
+                    return
 
-    async def _recreate(self, client: AsyncClient, at: WorldTransport) -> None:
+    async def _recreate(self, client: AsyncClient, at: WorldTransport, queue: str) -> None:
         for _ in range(50):
             try:
                 with suppress(QueueNotFound, QueueDeleted):
-                    await self._called(at, client.delete_queue(QUEUE, force=True))
-                await self._called(at, client.create_queue(QUEUE, **self._settings))
-                self.book.queues_us.append(self.book.now_us())
+                    await self._called(at, client.delete_queue(queue, force=True))
+                await self._called(at, client.create_queue(queue, **self._settings))
+                self.book.queues_us[queue] = self.book.now_us()
                 self._world.seen["queue created again"] += 1
                 return
             except CassieqError:
@@ -463,8 +562,6 @@ def main() -> None:
     parser.add_argument("count", type=int, nargs="?", default=1)
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    from collections import Counter
-
     seen: Counter[str] = Counter()
     statements = wrong = 0
     for seed in range(given.first, given.first + given.count):
