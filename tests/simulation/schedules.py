@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cassieq_spark.errors import (
@@ -36,6 +37,7 @@ from cassieq_spark.queue.schedules.define import alter, create, delete, finish
 from cassieq_spark.queue.schedules.dispatch import dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Toucher
 from cassieq_spark.store import portal
+from cassieq_spark.testing.simulated.paxos import Variant
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
 from tests.simulation.spots import OF_SCHEDULES
@@ -43,8 +45,6 @@ from tests.simulation.world import COPIES, DATACENTER, START_US, World, WorldTra
 from tests.storm.checker import Anomaly
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from cassieq_spark.aio.client import AsyncClient
     from cassieq_spark.aio.queue import AsyncQueue
     from cassieq_spark.queue.lane import Lane
@@ -243,12 +243,10 @@ class Play:
     def prepare(self) -> None:
         """Make the tables and the queue."""
         draws, world = self._draws, self._world
+        wanted, world.variant = world.variant, Variant.V2
         client = world.connect()
-        from cassieq_spark.testing.simulated.paxos import Variant
-
-        wanted, client._session.transport.variant = world.variant, Variant.V2  # type: ignore[attr-defined]
         client.bootstrap({"class": "NetworkTopologyStrategy", DATACENTER: COPIES})
-        client._session.transport.variant = wanted  # type: ignore[attr-defined]
+        world.variant = wanted  # `bootstrap` refuses some
         self._settings = {
             "bucket_size": draws.choice([4, 10, 1000]),
             "priorities": draws.choice([1, 2]),
@@ -280,15 +278,13 @@ class Play:
         await asyncio.sleep(PEACE_S / 2)
         self._is_over = True
         await asyncio.wait_for(owner, 900)
-        owner.result()
         await asyncio.sleep(PEACE_S / 2)
-        client, transport = await world.connected()
+        client, _ = await world.connected()
         for name in QUEUES:
             await self._take(await client.queue(name), 100)
-        for one in (one for one in world.transports_in_use if not one.is_dead):
-            for actor in one.actors:
+        for transport in world.transports_in_use:
+            for actor in transport.actors:
                 actor.cancel()
-        del transport
         return [*self.book.judged(peace_us), *await self._rows(client)]
 
     async def _rows(self, client: AsyncClient) -> list[Anomaly]:
@@ -345,7 +341,7 @@ class Play:
         while messages := await queue.get(most, visibility_timeout=10):
             for one in messages:
                 name, life, version = one.body.decode().split("|")
-                at: datetime = _time_of(one.headers["cassieq-slot"])
+                at = datetime.fromisoformat(one.headers["cassieq-slot"])
                 self.book.got.append(
                     Put(name, int(life), int(version), us_of(at), str(one.message_id))
                 )
@@ -379,14 +375,12 @@ class Play:
                 lives[name] = await self._change(store, transport, era, draws)
             await asyncio.sleep(draws.choice([0.5, 2.0, 8.0, 20.0]))
         for name, era in lives.items():
-            if era is None or era.sure_from_us is None:
-                while (
-                    era := await self._create(store, transport, name, draws)
-                ).sure_from_us is None:
-                    await asyncio.sleep(5)
-                    if transport.is_dead:
-                        client, transport = await self._client()
-                        store = client._sync._store
+            last = era
+            while last is None or last.sure_from_us is None:
+                if transport.is_dead:
+                    client, transport = await self._client()
+                last = await self._create(client._sync._store, transport, name, draws)
+                await asyncio.sleep(5)
 
     async def _lane(self, at: WorldTransport, store: Store, queue: str, draws: Draws) -> Lane:
         """Open a queue; or use what was opened long ago, of a queue that may be gone."""
@@ -508,7 +502,7 @@ class Play:
     async def _fill(self, store: Store, at: WorldTransport, era: Era, draws: Draws) -> None:
         """Put some slots of the past once more."""
         now_us = self.book.now_us() - APART_US
-        slots = [one for one in era.definition.missed(Slot(now_us - 20_000_000), now_us)][-5:]
+        slots = era.definition.missed(Slot(now_us - 20_000_000), now_us)[-5:]
         keys = [(era.name, era.life, one.at_us) for one in slots]
         self.book.again.update(keys)
         fill = Fill(draws.randbytes(16), [Occurrence(one, one.at_us) for one in slots])
@@ -529,13 +523,14 @@ class Play:
                 with suppress(QueueNotFound, QueueDeleted):
                     await self._called(at, client.delete_queue(queue, force=True))
                 await self._called(at, client.create_queue(queue, **self._settings))
-                self.book.queues_us[queue] = self.book.now_us()
-                self._world.seen["queue created again"] += 1
-                return
             except CassieqError:
                 await asyncio.sleep(2)
                 if at.is_dead:
                     client, at = await self._client()
+            else:
+                self.book.queues_us[queue] = self.book.now_us()
+                self._world.seen["queue created again"] += 1
+                return
 
     async def _called(self, at: WorldTransport, work: Any) -> Any:
         """Wait for a call, unless its client dies."""
@@ -547,12 +542,6 @@ class Play:
             if not at.is_dead:
                 raise
             raise CassieqError("its client was killed") from None
-
-
-def _time_of(text: str) -> datetime:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text)
 
 
 def main() -> None:

@@ -328,9 +328,7 @@ class World:
         self.pace = self.draws.choice([1, 1, 1, 12])
         send = [THEMES[one] for one in self.themes] if sends is None else [sends]
         self._draws_of_spots = Draws(seed, "at spots")
-        self.spots = [
-            one for one in spots_of(Draws(seed, "spots"), send) if self.has(one.name)
-        ]
+        self.spots = [one for one in spots_of(Draws(seed, "spots"), send) if self.has(one.name)]
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
         self.away_until_s = 0.0
         self._away: tuple[Any, ...] | None = None
