@@ -17,6 +17,7 @@ Where each part is:
     connect, connect_async      open a `Client`, or an `AsyncClient` with the same calls for asyncio
     Client                      makes, finds and deletes queues; repair, dead letters
     Queue                       put, get, ack, extend, release, reject, peek, stats
+    Schedules                   put messages again and again, by `Client.schedules`
     Consumer                    iterates over messages, with prefetch and grouped acks
     Delivery, Message           what a get returns, and what a look shows
     QueueSettings, QueueStats, RepairReport, ...    what calls return

@@ -105,7 +105,7 @@ def test_the_errors_that_a_program_catches_are_exported_at_top_level() -> None:
     """All others are in `cassieq_spark.errors`; each is one of these."""
     exported = [kind for kind in ALL if hasattr(cassieq_spark, kind.__name__)]
 
-    assert len(exported) == 16
+    assert len(exported) == 18
     assert {kind.__name__ for kind in exported} <= set(cassieq_spark.__all__)
 
 

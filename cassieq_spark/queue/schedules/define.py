@@ -77,9 +77,9 @@ async def _named(
         if outcome is not None:
             if not isinstance(outcome, Applied):
                 return None
-            if outcome.was_sent_once:
-                return outcome.now
-            row = outcome.now
+            row, is_alone = outcome.now, outcome.was_sent_once
+            if is_alone:
+                return row
         if row is None:
             return None
         outcome = await store.timetable.define(row, name)
