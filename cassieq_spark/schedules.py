@@ -204,8 +204,7 @@ class Schedules(OfOneProcess):
             StoreError: It may have been altered. Call again.
         """
 
-        def change(before: Definition) -> Definition:
-            now_us = self._store.clock.now_us()
+        def change(before: Definition, now_us: int) -> Definition:
             return definition_of(changes, now_us=now_us, before=before)
 
         return await self._altered(name, change, None)
@@ -368,7 +367,7 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
         thread.join()
 
 
-def _same(definition: Definition) -> Definition:
+def _same(definition: Definition, _: int) -> Definition:
     return definition
 
 

@@ -492,7 +492,7 @@ class Play:
                 after = None
             else:
                 book.eras.append(after)
-                await self._called(at, alter(lane, era.name, lambda _: its, status))
+                await self._called(at, alter(lane, era.name, lambda *_: its, status))
                 after.sure_from_us = book.now_us()
             for one in before:
                 one.ended_us = book.now_us()

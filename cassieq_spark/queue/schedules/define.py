@@ -87,14 +87,15 @@ async def _named(
 
 
 async def alter(
-    lane: Lane, name: str, change: Callable[[Definition], Definition], status: Status | None = None
+    lane: Lane, name: str, change: Callable[[Definition, int], Definition], status: Status | None = None
 ) -> Touched:
     """Change a schedule: from now on the other definition counts.
 
     What was missed until then is put under the former one, unless it is paused or deleted.
 
     Args:
-        change: Returns the new definition; called again if others alter it, too.
+        change: Returns the new definition, of the former one and of the time from which it counts;
+            called again if others alter it, too.
         status: Its status from now on; None: as it is.
 
     Raises:
@@ -111,7 +112,7 @@ async def alter(
         missed = fills and there.status is Status.ACTIVE and there.state.cursor.at_us < found.at_us
         if there.state.unproven or there.state.revoking or (missed and found.put):
             continue
-        definition = change(there.its)
+        definition = change(there.its, found.at_us)
         wanted = there.status if status is None else status
         if (definition, wanted) == (there.definition, there.status):
             return found
@@ -124,7 +125,7 @@ async def alter(
 
 async def delete(lane: Lane, name: str) -> None:
     """Delete a schedule, and take back what it has put ahead."""
-    await alter(lane, name, lambda same: same, Status.DELETING)
+    await alter(lane, name, lambda same, _: same, Status.DELETING)
 
 
 async def finish(store: Store, schedule: Schedule) -> None:

@@ -1,0 +1,82 @@
+"""``cassieq schedule ...`` on the real node."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cassieq_spark.entropy import new_uuid
+from tests.fixtures.cassandra import own_keyspace
+from tests.fixtures.commands import CommandLine
+
+if TYPE_CHECKING:
+    from cassieq_spark.testing import EmbeddedCassandra
+
+pytestmark = pytest.mark.invariant("I11")
+
+
+@pytest.fixture(scope="module")
+def cli(cassandra: EmbeddedCassandra) -> CommandLine:
+    keyspace = own_keyspace(cassandra, f"schedules_{new_uuid().hex[:8]}")
+    cli = CommandLine(cassandra.contact_points, keyspace=keyspace)
+    assert 0 == cli("bootstrap").code
+    assert 0 == cli("queue", "create", "jobs").code
+    return cli
+
+
+def test_a_schedule_is_created_shown_altered_paused_and_deleted(cli: CommandLine) -> None:
+    made = cli(
+        *("schedule", "create", "report", "--queue", "jobs", "--cron", "30 2 * * MON-FRI"),
+        *("--timezone", "Europe/Berlin", "--body", "nightly", "--header", "a=b", "--json"),
+    )
+    assert 0 == made.code, made.err
+    shown = json.loads(made.out)
+    assert ("report", "jobs", "active", "nightly") == tuple(
+        shown[one] for one in ("schedule", "queue", "status", "body")
+    )
+    times = [json.loads(one) for one in cli("schedule", "next", "report", "--json").lines]
+    assert 5 == len(times)
+    assert all("T02:30:00+0" in one["time"] for one in times)
+
+    altered = cli("schedule", "alter", "report", "--every", "5m", "--reset", "header", "--json")
+    assert 0 == altered.code, altered.err
+    assert (300.0, 30) == tuple(json.loads(altered.out)[one] for one in ("every_s", "occurrences"))
+    assert "headers" not in json.loads(altered.out)
+    assert "paused" in cli("schedule", "pause", "report").out
+    assert "active" in cli("schedule", "resume", "report").out
+    assert "every 0:05:00" in cli("schedule", "list").out
+    again = cli(
+        *("schedule", "backfill", "report", "--from", "2026-01-01T00:00Z"),
+        *("--to", "2026-01-01T01:00Z", "--json"),
+    )
+    assert {"schedule": "report", "put": 0} == json.loads(again.out)  # it began later
+    passed = cli("schedule", "dispatch", "--once", "--json")
+    assert (1, 0) == tuple(json.loads(passed.out)[one] for one in ("schedules", "touched"))
+    refused = cli("schedule", "delete", "report")
+    assert 2 == refused.code
+    assert "--yes" in refused.err
+    assert 0 == cli("schedule", "delete", "report", "--yes").code
+    assert 1 == cli("schedule", "show", "report").code
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "one of cron, every, at"),
+        (["--cron", "1 2 3"], "it has 3 fields"),
+        (["--cron", "* * * * *", "--timezone", "Mars"], "IANA"),
+        (["--every", "soon"], "--every"),
+        (["--every", "1m", "--header", "nothing"], "NAME=VALUE"),
+        (["--every", "1m", "--body", "a", "--file", "b"], "Leave one out"),
+        (["--every", "1m", "--misfire", "panic"], "misfire"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_is_written(
+    cli: CommandLine, given: list[str], says: str
+) -> None:
+    done = cli("schedule", "create", "bad", "--queue", "jobs", *given)
+    assert 2 == done.code, done.err
+    assert says in done.err
+    assert 1 == cli("schedule", "show", "bad").code
