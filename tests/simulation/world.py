@@ -36,6 +36,7 @@ from tests.simulation import limits
 from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
 from tests.simulation.spots import THEMES, Spot, spots_of
+from tests.simulation.unhinted import Unhinted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -203,10 +204,11 @@ class WorldTransport(SimulatedTransport):
 
     def send(self, request: Request, told: Told) -> None:
         world = self._world
-        if self.is_dead:
-            return
-        if self.clock.stands_still_s:
+        if self.clock.stands_still_s and not self.is_dead:
             world.loop.call_later(self.clock.stands_still_s, self.send, request, told)
+            return
+        told = world.unhinted.listens(self.name, request, told)
+        if self.is_dead:
             return
         if self.dies_after is not None:
             if self.dies_after <= 0:
@@ -274,6 +276,7 @@ class World:
         spots: What befalls them at which statement, while there are faults.
         may_kill: Whether this client may die now.
         away_until_s: Until then the bucket that was read first does not answer.
+        unhinted: Where a hint may be missing.
     """
 
     def __init__(
@@ -328,6 +331,7 @@ class World:
         self.away_until_s = 0.0
         self._away: tuple[Any, ...] | None = None
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
+        self.unhinted = Unhinted()
         self._clients: list[Client] = []
 
     def has(self, part: str) -> bool:
