@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.ids import first_id
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options.parse import parse_source
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from cassieq_spark.client import Client
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import Place
+    from cassieq_spark.model.outcome import Stored
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.store import Store
@@ -175,7 +179,9 @@ class Source(Query):
             }
         )
         planner = await _opened(client.store, options)
-        await SourceRun(self, planner, client, run, log).work(is_over)
+        source = SourceRun(self, planner, client, run, log)
+        source.note_renewals()
+        await source.work(is_over)
         await _verb(Planner.close)(planner)
 
 
@@ -189,6 +195,26 @@ class SourceRun:
         self._run = run
         self._log = log
         self._told: set[int] = set()
+
+    def note_renewals(self) -> None:
+        """Write down which messages each renewal has extended the leases of."""
+        renewal = self._planner._renewal
+        extend = renewal._extended
+
+        async def noted(place: Place, held: Any) -> Stored[Bucket] | None:
+            begun, ids = self._log.now(), held.ids
+            first = first_id(place.bucket, self._query.bucket_size)
+            row = await extend(place, held)
+            named = [
+                (place_of(place.lane, first + at), one.delivery_count)
+                for one in (row.value.leases if row is not None else ())
+                if one.lease_id in ids and one.run == renewal._run
+                for at in one.runs.offsets()
+            ]
+            self._log.say("renewed", begun=begun, hold=HOLD_S, queue=self._query.queue, named=named)
+            return row
+
+        renewal._extended = noted  # type: ignore[method-assign]  # as this run's own
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         """Run batches until another run has logged or committed one of them, or all is over."""
