@@ -18,7 +18,7 @@ from cassieq_spark import metrics
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS
 from cassieq_spark.store.transport import Node as Address
-from cassieq_spark.store.transport import Page, Request, Told
+from cassieq_spark.store.transport import Page, Request, Told, soon
 from cassieq_spark.testing.simulated import cql
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring, Stopped, shut
@@ -140,11 +140,10 @@ class SimulatedTransport:
         if request.page is None and request.statement.kind is not Kind.SYSTEM:
             self.counts[request.statement.name] += len(request.rows)
             metrics.STATEMENTS.inc(request.statement.name, len(request.rows))
-        here = asyncio._get_running_loop()  # noqa: SLF001 - without an error in other threads
-        if self._loop is None or self._loop is here:
+        if self._loop is None:
             self._leave(request, told)
         else:
-            self._loop.call_soon_threadsafe(self._leave, request, told, context=Context())
+            soon(self._loop, self._leave, request, told)
 
     def _leave(self, request: Request, told: Told) -> None:
         """Send a request, in the event loop."""
