@@ -96,8 +96,9 @@ def test_a_renewal_that_changes_no_end_is_caught(monkeypatch: pytest.MonkeyPatch
     right = leases.extend
 
     def extend(row: Bucket, extended: dict[UUID, Any], **rest: Any) -> Bucket:
-        is_source = any(one.run is not None for one in row.leases if one.lease_id in extended)
-        return replace(row, changed_us=rest["now_us"]) if is_source else right(row, extended, **rest)
+        if any(one.run is not None for one in row.leases if one.lease_id in extended):
+            return replace(row, changed_us=rest["now_us"])
+        return right(row, extended, **rest)
 
     monkeypatch.setattr(leases, "extend", extend)
     seeds = filter(has_source, range(60))
