@@ -45,6 +45,7 @@ HOLD_S: Final = 4.0
 ROWS: Final = 8
 """The rows of a sink's batch."""
 
+DELAYED_EACH: Final = 3
 TASKS: Final = 2
 ZOMBIES_END_WITHIN_S: Final = 300.0
 ANY_LIMIT: Final = ReadMaxRows(1)
@@ -283,11 +284,18 @@ class SourceRun:
 
 
 class Sink(Query):
-    """Writes numbered rows, a batch a transaction."""
+    """Writes numbered rows, a batch a transaction; some of them are due later."""
+
+    def __init__(
+        self, world: World, history: list[Entry], name: str, queue: str, bucket_size: int
+    ) -> None:
+        super().__init__(world, history, name, queue, bucket_size)
+        self._delay_s: int = self.draws.choice([5, 20, 90])
 
     async def run(self, client: Client, run: str, log: Log, is_over: Callable[[], bool]) -> None:
         """See `Query`."""
         lane = await self.lane_of(client)
+        log.say("scheduling", sink=self.name, delay=self._delay_s, each=DELAYED_EACH)
         while not is_over():
             number = self.committed
             who = Identity(
@@ -344,10 +352,11 @@ class Sink(Query):
         rows = encode.messages([f"{self.name}:{number}".encode() for number in numbers])
         lanes = list(lane.lanes)
         async with transaction.heartbeat(lane, who.sink_id), writer:
-            for at, row in enumerate(rows):
+            for at, (number, row) in enumerate(zip(numbers, rows, strict=True)):
                 of_lane = writer.of(lanes[at % len(lanes)])
                 (packed,) = encode.pack_into([row], capacity=of_lane.capacity)
-                await of_lane.add(packed.payload, packed.count)
+                due_us = 0 if number % DELAYED_EACH else lane.clock.now_us() + self._delay_s * 10**6
+                await of_lane.add(packed.payload, packed.count, [due_us])
             buckets = await writer.finish()
         return TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
 
