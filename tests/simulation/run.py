@@ -41,6 +41,7 @@ HINT_WINDOW_S = 10_800.0
 LEAPS_S = (700.0, 20_000.0, 100_000.0, 300_000.0)
 ENDS_WITHIN_S = 600.0
 DRAINED_WITHIN_S = 900.0
+WRONG_BY_S = 7_200.0
 QUIET = 1
 MOST_CLIENTS = 5
 HOLD_S = 120.0
@@ -76,14 +77,16 @@ def run(
     trace: list[tuple[Any, ...]] | None = None,
     variant: Variant | None = None,
     without: Collection[str] = (),
+    is_outside: bool = False,
 ) -> Result:
     """Run one seed; note each statement in ``trace``.
 
     Args:
         variant: Of Paxos; None: v1 or v2, as the seed draws.
         without: Parts of its plan that are not played.
+        is_outside: Whether its world is outside of what is permitted.
     """
-    world = World(seed, trace=trace, variant=variant, without=without)
+    world = World(seed, trace=trace, variant=variant, without=without, is_outside=is_outside)
     with world.running():
         play = Play(world)
         play.prepare()
@@ -92,14 +95,18 @@ def run(
         anomalies = main.result()
         world.close()
     history = sorted(play.history, key=lambda entry: entry["at"])
+    anomalies += [
+        *check(history, dead_letters=DEAD),
+        *judged(history),
+        *[Anomaly(kind="paxos", what=TOO_LATE)] * world.seen[TOO_LATE],
+    ]
+    if (weather := world.weather) is not None:
+        accepted = {one.kind for one in anomalies if weather.accepts(one)}
+        world.seen.update([weather.name, *(f"{kind} in {weather.name}" for kind in accepted)])
+        anomalies = [one for one in anomalies if not weather.accepts(one)]
     return Result(
         seed=seed,
-        anomalies=[
-            *anomalies,
-            *check(history, dead_letters=DEAD),
-            *judged(history),
-            *[Anomaly(kind="paxos", what=TOO_LATE)] * world.seen[TOO_LATE],
-        ],
+        anomalies=anomalies,
         digest=world.digest,
         statements=world.statements,
         virtual_s=world.loop.time(),
@@ -302,8 +309,11 @@ class Play:
         log = Log(world, self.history, "drain", transport.clock)
         consumers = [Consumer(world, one, log) for one in queues]
         ends_s = world.loop.time() + DRAINED_WITHIN_S
+        if world.weather is not None:  # what a wrong clock has leased or delayed comes back later
+            ends_s += WRONG_BY_S
         quiet = left = 0
-        waits = 0 if self._unhinted() else WAITS
+        is_left = world.weather is not None and world.weather.leaves_to_repair
+        waits = 0 if is_left or self._unhinted() else WAITS
         stats: list[QueueStats] = []
         while quiet < QUIET:
             if world.loop.time() > ends_s:
