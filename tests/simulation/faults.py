@@ -153,8 +153,16 @@ class Mischief:
                 ahead_us = self._draws.choice([ahead_us, self._draw_ahead_us()])
 
     def power(self, node: Node, lasts_s: float) -> None:
-        """A node loses its power, and what it has written since its disk was last synced."""
-        self._lose_power(node, lasts_s, self._draws.choice(UNSYNCED_S))
+        """A node loses its power, and what it has written since its disk was last synced.
+
+        The others have it: none is away, or waits for what it has missed.
+        """
+        if not self._is_any_behind():
+            self._lose_power(node, lasts_s, self._draws.choice(UNSYNCED_S), is_alone=True)
+
+    def _is_any_behind(self) -> bool:
+        nodes = self._world.ring.nodes
+        return any(not one.is_up or any(one.hints.values()) for one in nodes)
 
     def power_behind(self, node: Node, lasts_s: float) -> None:
         """So does a node that alone has written some of it beside its coordinator."""
@@ -168,10 +176,14 @@ class Mischief:
                 self._world.loop.call_later(unsynced_s, self._weather.cut.discard, way)
         self._lose_power(node, lasts_s, unsynced_s)
 
-    def _lose_power(self, node: Node, lasts_s: float, unsynced_s: float) -> None:
+    def _lose_power(
+        self, node: Node, lasts_s: float, unsynced_s: float, *, is_alone: bool = False
+    ) -> None:
         forget, life = synced(node), node.lives
 
         def fail() -> None:
+            if is_alone and self._is_any_behind():
+                return
             if node.lives == life and node.is_up and not self._is_over:
                 self._world.seen["unsynced writes lost"] += 1
                 self.stop(node, lasts_s)
