@@ -140,8 +140,9 @@ fuzz: setup  ## Attack running gateways with made-up requests; MINUTES=120 for a
 		$(if $(DIRECTORY),--directory $(DIRECTORY))
 
 .PHONY: simulate
-simulate: $(INSTALLED)  ## Worlds in virtual time; SIMULATED=1000 seeds of them, or SEED=17 to see one
-	@$(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SIMULATED))
+simulate: $(INSTALLED)  ## Worlds in virtual time; SIMULATED=1000 seeds of them, SEED=17 to see one, OUTSIDE=1 for worse
+	@$(PYTHON) -m tests.simulation $(if $(OUTSIDE),--outside) \
+		$(if $(SEED),--seed $(SEED),--seeds $(SIMULATED))
 
 .PHONY: storms
 storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again

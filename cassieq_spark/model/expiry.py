@@ -187,7 +187,7 @@ def _fitting(groups: list[tuple[int, Runs]], step: int, limit: int) -> list[tupl
     """Merge groups by ever wider steps until they take at most ``limit`` bytes [U8]."""
     # Groups that are too many by their times alone need no look at their runs, which may be
     # 100,000.
-    while len(groups) > 1 and len(_rounded(groups, step)) * GROUP_BYTES > limit:
+    while (count := len(_rounded(groups, step))) > 1 and count * GROUP_BYTES > limit:
         step *= 2
     groups = _merged(groups, step)
     while len(groups) > 1 and (_at_least(groups) > limit or size_of(groups) > limit):

@@ -47,7 +47,7 @@ from cassieq_spark.store.process import Home
 from cassieq_spark.store.side_by_side import SideBySide
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS, translate, why_shut_out
-from cassieq_spark.store.transport import Page, Request, Transport
+from cassieq_spark.store.transport import Page, Request, Transport, soon
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,11 +87,7 @@ class _Asked:
             self._transport.send(request, self._note)
 
     def _tell(self, found: list[Any] | BaseException) -> None:
-        loop = self.answer.get_loop()
-        if asyncio._get_running_loop() is loop:  # noqa: SLF001 - without an error in other threads
-            _set(self.answer, found)
-        else:
-            loop.call_soon_threadsafe(_set, self.answer, found)
+        soon(self.answer.get_loop(), _set, self.answer, found)
 
 
 def _set(answer: Answer, found: list[Any] | BaseException) -> None:

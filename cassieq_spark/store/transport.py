@@ -6,8 +6,10 @@ same for all transports. `store.driver` has the driver's. Fault tests wrap anoth
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -59,6 +61,15 @@ class Page(NamedTuple):
 
 Told = Callable[[Page | BaseException], object]
 """Takes a page, or an error of the driver. Any thread may call it."""
+
+
+def soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
+    """Call in an event loop: at once if it is the one that runs here. Any thread may ask for it."""
+    here = asyncio._get_running_loop()  # noqa: SLF001 - without an error in other threads
+    if here is loop:
+        call(*arguments)
+    else:
+        loop.call_soon_threadsafe(call, *arguments, context=Context())
 
 
 class Transport(Protocol):

@@ -255,3 +255,11 @@ def test_r14_a_task_never_creates_the_row_of_a_sink_for_one_transaction(door: Do
     with pytest.raises(SinkFenced):
         portal.run(transaction.admit_once(door.lane, once))
     assert portal.run(door.store.sinks.read(who.sink_id)) is None
+
+
+def test_a_heartbeat_whose_time_has_ended_before_its_row_is_no_sign_of_life(door: Door) -> None:
+    """Its time to live was over on a node whose clock is ahead, and compaction has removed it."""
+    session, heartbeats = door.store.session, door.store.heartbeats
+    params = (door.queue.name, None, session.clock.now_us(), 60)
+    portal.run(session.run(statements.WRITE_ALIVE, params))
+    assert not portal.run(heartbeats.is_alive(door.queue.name, timeout_s=60))

@@ -16,6 +16,7 @@ import multiprocessing
 import signal
 import sys
 from collections import Counter
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,15 +42,15 @@ def main() -> int:
     given = _parser().parse_args()
     logging.disable(logging.CRITICAL)  # a world's faults are logged as a program's would be
     if given.seed is not None:
-        return _show(given.seed, given.only)
-    file = KEPT / f"{code_hash()}.jsonl"
+        return _show(given.seed, given.only, is_outside=given.outside)
+    file = KEPT / f"{'outside-' * given.outside}{code_hash()}.jsonl"
     KEPT.mkdir(exist_ok=True)
     wanted = range(given.first, given.first + given.seeds)
     done = {one["seed"]: one for one in _read(file)}
     left = [seed for seed in wanted if seed not in done]
     began = SystemClock().monotonic()
     with file.open("a") as out:
-        for one in _run_all(left, given.processes):
+        for one in _run_all(left, given.processes, is_outside=given.outside):
             out.write(f"{json.dumps(one)}\n")
             out.flush()
             done[one["seed"]] = one
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="run this one alone, and show what it sent")
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART", help="with --seed: play only these"
+    )
+    parser.add_argument(
+        "--outside", action="store_true", help="worlds outside of what the cluster's page permits"
     )
     parser.add_argument("--until-wrong", action="store_true", help="end with the first wrong one")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
@@ -90,17 +94,21 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+class TookTooLong(KeyboardInterrupt):
+    """A seed probably never ends. The engine would take an `Exception` for an error of its own."""
+
+
 def _took_too_long(*_: Any) -> None:
-    raise TimeoutError(f"it runs for {LONGEST_S} s, so it probably never ends")
+    raise TookTooLong(f"it runs for {LONGEST_S} s, so it probably never ends")
 
 
-def result_of(seed: int) -> dict[str, Any]:
+def result_of(seed: int, *, is_outside: bool = False) -> dict[str, Any]:
     """Run a seed; what is kept of it."""
     signal.signal(signal.SIGALRM, _took_too_long)
     signal.alarm(LONGEST_S)
     try:
-        found = run(seed)
-    except Exception as error:  # noqa: BLE001 - the simulation's own, or what a client raised
+        found = run(seed, is_outside=is_outside)
+    except (Exception, TookTooLong) as error:  # noqa: BLE001 - the simulation's, or a client's
         return {"seed": seed, "wrong": [f"error: {error!r}"[:1000]], "statements": 0}
     finally:
         signal.alarm(0)
@@ -114,7 +122,7 @@ def result_of(seed: int) -> dict[str, Any]:
     }
 
 
-def _run_all(seeds: list[int], processes: int) -> Iterator[dict[str, Any]]:
+def _run_all(seeds: list[int], processes: int, *, is_outside: bool) -> Iterator[dict[str, Any]]:
     """Run seeds side by side, each in a process of its own, which has seen no other."""
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     fork = multiprocessing.get_context("fork")
@@ -124,7 +132,7 @@ def _run_all(seeds: list[int], processes: int) -> Iterator[dict[str, Any]]:
         fork.Pool(processes, maxtasksperchild=1) as pool,
     ):
         task = progress.add_task("seeds", total=len(seeds))
-        for one in pool.imap_unordered(result_of, seeds):
+        for one in pool.imap_unordered(partial(result_of, is_outside=is_outside), seeds):
             progress.advance(task)
             yield one
 
@@ -147,10 +155,11 @@ def _summary(done: list[dict[str, Any]], ran: int, took_s: float) -> int:
     return bool(wrong or (never and len(done) >= MANY))
 
 
-def _show(seed: int, only: list[str]) -> int:
+def _show(seed: int, only: list[str], *, is_outside: bool) -> int:
     trace: list[tuple[Any, ...]] = []
-    without = set(run(seed).parts) - set(only) if only else set()
-    found = run(seed, trace=trace, without=without)
+    play = partial(run, seed, is_outside=is_outside)
+    without = set(play().parts) - set(only) if only else set()
+    found = play(trace=trace, without=without)
     lines = [(at, f"{who:<10} {name:<22} {rows[:120]}") for at, who, name, rows in trace]
     for entry in found.history:
         rest = {name: one for name, one in entry.items() if name not in {"at", "who", "what"}}

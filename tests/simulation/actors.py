@@ -93,7 +93,7 @@ class Producer:
             elif draws.random() < self._far_share:
                 await self._put_far(keys)
             else:
-                delay = draws.choice((1, 2, 30)) if draws.random() < 0.1 else 0
+                delay = draws.choice((1, 2, 30, 90)) if draws.random() < 0.1 else 0
                 ttl = draws.choice((1, 5, 20)) if draws.random() < 0.1 else None
                 await self._put(keys, delay=delay, ttl=ttl)
             await self._log.sleep(draws.choice([0.0, 0.01, 0.1, 0.5]))

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.simulation.draws import Draws
+from tests.simulation.outside import Weather, synced
 from tests.simulation.world import APART_US, WorldTransport
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RESTART_S = 5.0
+UNSYNCED_S = (0.3, 2.0, 9.0)
+"""How long ago a node has synced its disk: every ten seconds, as cassandra.yaml has it."""
+
 ENOUGH = 2_000
 """After so many statements no fault begins."""
 
@@ -39,8 +43,17 @@ class Mischief:
         kinds += [self.hush]
         kinds += [self.jump] if self.jumps else [self.stop, self.cut]
         self._kinds = self._draws.sample(kinds, k=self._draws.randint(1, 4))
+        if world.weather is not None:
+            self._go_outside(world.weather)
         self._wrong = self._draws.choice(world.clocks)
+        self._is_over = False
         world.may_kill = self._may_kill
+
+    def _go_outside(self, weather: Weather) -> None:
+        """Choose the faults of a world outside: mostly those of its weather."""
+        self.jumps = False
+        kinds = [one for one in self._kinds if one.__name__ not in weather.without]
+        self._kinds = [*kinds[:2], *4 * [getattr(self, name) for name in weather.faults]]
 
     async def work(self, over_s: float) -> None:
         """Go on until a time. What has begun by then ends soon after."""
@@ -57,6 +70,7 @@ class Mischief:
 
     def end(self) -> None:
         """Let there be peace. Nodes that have stopped start by themselves."""
+        self._is_over = True
         self._weather.loss = self._weather.doubled = 0.0
         self._weather.cut.clear()
         self._weather.slow.clear()
@@ -64,8 +78,9 @@ class Mischief:
         self._world.away_until_s = 0.0
         for one in self._transports:
             one.unanswered = 0.0
-        if abs(self._wrong.ahead_us) > APART_US:
-            self._wrong.ahead_us = 0
+        for clock in self._world.clocks:
+            if abs(clock.ahead_us) > APART_US:
+                clock.ahead_us = 0
 
     def stop(self, node: Node, lasts_s: float) -> None:
         """A node stops as by a kill, and starts again; the others learn of it late or never."""
@@ -121,9 +136,60 @@ class Mischief:
     def jump(self, _: Node, __: float) -> None:
         """The clock of one node jumps, always of the same one."""
         self._world.seen["clock jump"] += 1
-        self._wrong.ahead_us = 1_000 * round(
+        self._wrong.ahead_us = self._draw_ahead_us()
+
+    def _draw_ahead_us(self) -> int:
+        return 1_000 * round(
             self._draws.choice([1.0, -1.0]) * 1_000 * self._draws.choice([0.1, 2.0, 30.0, 3_600.0])
         )
+
+    def jump_two(self, _: Node, __: float) -> None:
+        """The clocks of two nodes jump, by the same or not: clients believe them."""
+        self._world.seen["two clocks jump"] += 1
+        ahead_us = self._draw_ahead_us()
+        for clock in self._world.clocks:
+            if clock is not self._wrong:
+                clock.ahead_us = ahead_us
+                ahead_us = self._draws.choice([ahead_us, self._draw_ahead_us()])
+
+    def power(self, node: Node, lasts_s: float) -> None:
+        """A node loses its power, and what it has written since its disk was last synced.
+
+        The others have it: none is away, or waits for what it has missed.
+        """
+        if not self._is_any_behind():
+            self._lose_power(node, lasts_s, self._draws.choice(UNSYNCED_S), is_alone=True)
+
+    def _is_any_behind(self) -> bool:
+        nodes = self._world.ring.nodes
+        return any(not one.is_up or any(one.hints.values()) for one in nodes)
+
+    def power_behind(self, node: Node, lasts_s: float) -> None:
+        """So does a node that alone has written some of it beside its coordinator."""
+        nodes = self._world.ring.nodes
+        behind = self._draws.choice([one for one in nodes if one is not node])
+        unsynced_s = self._draws.choice(UNSYNCED_S)
+        for one in nodes:
+            if one is not behind:
+                way = (one.address, behind.address)
+                self._weather.cut.add(way)
+                self._world.loop.call_later(unsynced_s, self._weather.cut.discard, way)
+        self._lose_power(node, lasts_s, unsynced_s)
+
+    def _lose_power(
+        self, node: Node, lasts_s: float, unsynced_s: float, *, is_alone: bool = False
+    ) -> None:
+        forget, life = synced(node), node.lives
+
+        def fail() -> None:
+            if is_alone and self._is_any_behind():
+                return
+            if node.lives == life and node.is_up and not self._is_over:
+                self._world.seen["unsynced writes lost"] += 1
+                self.stop(node, lasts_s)
+                forget()
+
+        self._world.loop.call_later(unsynced_s, fail)
 
     def hush(self, _: Node, lasts_s: float) -> None:
         """One bucket does not answer: too few of its replicas do."""

@@ -18,7 +18,8 @@ LATE_S = 1.0
 
 def judged(history: list[Entry]) -> list[Anomaly]:
     """Return what is wrong by any of these rules."""
-    return [one for judge in (hidden, ended, late, skipped, reverted) for one in judge(history)]
+    judges = (hidden, ended, late, skipped, reverted, renewed)
+    return [one for judge in judges for one in judge(history)]
 
 
 def hidden(history: list[Entry]) -> list[Anomaly]:
@@ -139,3 +140,30 @@ def reverted(history: list[Entry]) -> list[Anomaly]:
                     what = f"{key}: delivery {count} has an older body than {wanted}"
                     found.append(Anomaly(kind="reverted", what=what))
     return found
+
+
+def renewed(history: list[Entry]) -> list[Anomaly]:
+    """Return the deliveries that somebody had while a source had renewed the one before (I2).
+
+    A renewal that began at b, for n seconds, and was answered, lasts until b + n at least. Nor was
+    any claim given back uncounted meanwhile: the next one has the same count, and may end sooner.
+    """
+    uncounted = [entry["at"] for entry in history if entry["what"] == "uncounted"]
+    book = read(history)
+    found = []
+    for entry in history:
+        if entry["what"] != "renewed":
+            continue
+        free = entry["begun"] + entry["hold"]
+        for message, count in entry["named"]:
+            counts = book.handed.get((entry["queue"], message), {})
+            found += [
+                f"{one.key}: {entry['who']} has renewed delivery {count} until {free:.3f}, "
+                f"{one.holder} had delivery {later} by {one.returned:.3f}"
+                for later, handings in sorted(counts.items())
+                for one in handings
+                if later > count
+                and one.returned < free
+                and not any(entry["begun"] < back < one.returned for back in uncounted)
+            ]
+    return [Anomaly(kind="two_leases", what=what) for what in found]

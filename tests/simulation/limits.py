@@ -135,7 +135,7 @@ def drawn(draws: Draws) -> dict[str, int]:
 
 
 @contextmanager
-def limited(limits: Mapping[str, int]) -> Iterator[None]:
+def limited(limits: Mapping[str, float]) -> Iterator[None]:
     """Give internal limits other values, in each module that has imported them."""
     with ExitStack() as stack:
         for name, value in limits.items():

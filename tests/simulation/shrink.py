@@ -45,10 +45,10 @@ def fewest(parts: list[str], is_wrong: Callable[[Collection[str]], bool]) -> lis
     return kept
 
 
-def kinds(seed: int, without: Collection[str]) -> set[str]:
+def kinds(seed: int, without: Collection[str], *, is_outside: bool) -> set[str]:
     """Run a plan; return the kinds of promises that it breaks."""
     try:
-        return {one.kind for one in run(seed, without=without).anomalies}
+        return {one.kind for one in run(seed, without=without, is_outside=is_outside).anomalies}
     except Exception as error:  # noqa: BLE001 - the simulation's own, or what a client raised
         return {f"error {type(error).__name__}"}
 
@@ -57,14 +57,16 @@ def main() -> None:
     """Print the parts, and how to see what happens with them."""
     parser = argparse.ArgumentParser(prog="tests.simulation.shrink", description=__doc__)
     parser.add_argument("seed", type=int)
-    seed = parser.parse_args().seed
+    parser.add_argument("--outside", action="store_true", help="of `python -m tests.simulation`")
+    given = parser.parse_args()
+    seed = given.seed
     logging.disable(logging.CRITICAL)
-    parts = run(seed).parts
+    parts = run(seed, is_outside=given.outside).parts
     fork = multiprocessing.get_context("fork")
     with fork.Pool(1, maxtasksperchild=1) as pool:  # each in a process that has seen no other
 
         def broken(without: Collection[str]) -> set[str]:
-            return pool.apply(partial(kinds, seed, without))
+            return pool.apply(partial(kinds, seed, without, is_outside=given.outside))
 
         wanted = broken(())
         if not wanted:
@@ -73,7 +75,8 @@ def main() -> None:
     print(f"seed {seed} breaks {', '.join(sorted(wanted))} with {len(left)} of {len(parts)} parts:")
     print("\n".join(left))
     only = " ".join(f"--only {shlex.quote(one)}" for one in left)
-    print(f"To see it:\npython -m tests.simulation --seed {seed} {only}")
+    outside = "--outside " if given.outside else ""
+    print(f"To see it:\npython -m tests.simulation {outside}--seed {seed} {only}")
 
 
 if __name__ == "__main__":

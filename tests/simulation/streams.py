@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.ids import first_id
 from cassieq_spark.model.offset import INITIAL
 from cassieq_spark.model.sink_txn import AlreadyCommitted, Identity, TaskResult
 from cassieq_spark.options.parse import parse_source
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from cassieq_spark.client import Client
+    from cassieq_spark.model.bucket import Bucket
+    from cassieq_spark.model.ids import Place
+    from cassieq_spark.model.outcome import Stored
     from cassieq_spark.options import SourceOptions
     from cassieq_spark.queue.lane import Lane
     from cassieq_spark.store.store import Store
@@ -41,6 +45,7 @@ HOLD_S: Final = 4.0
 ROWS: Final = 8
 """The rows of a sink's batch."""
 
+DELAYED_EACH: Final = 3
 TASKS: Final = 2
 ZOMBIES_END_WITHIN_S: Final = 300.0
 ANY_LIMIT: Final = ReadMaxRows(1)
@@ -175,7 +180,9 @@ class Source(Query):
             }
         )
         planner = await _opened(client.store, options)
-        await SourceRun(self, planner, client, run, log).work(is_over)
+        source = SourceRun(self, planner, client, run, log)
+        source.note_renewals()
+        await source.work(is_over)
         await _verb(Planner.close)(planner)
 
 
@@ -189,6 +196,26 @@ class SourceRun:
         self._run = run
         self._log = log
         self._told: set[int] = set()
+
+    def note_renewals(self) -> None:
+        """Write down which messages each renewal has extended the leases of."""
+        renewal = self._planner._renewal
+        extend = renewal._extended
+
+        async def noted(place: Place, held: Any) -> Stored[Bucket] | None:
+            begun, ids = self._log.now(), held.ids
+            first = first_id(place.bucket, self._query.bucket_size)
+            row = await extend(place, held)
+            named = [
+                (place_of(place.lane, first + at), one.delivery_count)
+                for one in (row.value.leases if row is not None else ())
+                if one.lease_id in ids and one.run == renewal._run
+                for at in one.runs.offsets()
+            ]
+            self._log.say("renewed", begun=begun, hold=HOLD_S, queue=self._query.queue, named=named)
+            return row
+
+        renewal._extended = noted  # type: ignore[method-assign]  # as this run's own
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         """Run batches until another run has logged or committed one of them, or all is over."""
@@ -257,11 +284,18 @@ class SourceRun:
 
 
 class Sink(Query):
-    """Writes numbered rows, a batch a transaction."""
+    """Writes numbered rows, a batch a transaction; some of them are due later."""
+
+    def __init__(
+        self, world: World, history: list[Entry], name: str, queue: str, bucket_size: int
+    ) -> None:
+        super().__init__(world, history, name, queue, bucket_size)
+        self._delay_s: int = self.draws.choice([5, 20, 90])
 
     async def run(self, client: Client, run: str, log: Log, is_over: Callable[[], bool]) -> None:
         """See `Query`."""
         lane = await self.lane_of(client)
+        log.say("scheduling", sink=self.name, delay=self._delay_s, each=DELAYED_EACH)
         while not is_over():
             number = self.committed
             who = Identity(
@@ -318,10 +352,11 @@ class Sink(Query):
         rows = encode.messages([f"{self.name}:{number}".encode() for number in numbers])
         lanes = list(lane.lanes)
         async with transaction.heartbeat(lane, who.sink_id), writer:
-            for at, row in enumerate(rows):
+            for at, (number, row) in enumerate(zip(numbers, rows, strict=True)):
                 of_lane = writer.of(lanes[at % len(lanes)])
                 (packed,) = encode.pack_into([row], capacity=of_lane.capacity)
-                await of_lane.add(packed.payload, packed.count)
+                due_us = 0 if number % DELAYED_EACH else lane.clock.now_us() + self._delay_s * 10**6
+                await of_lane.add(packed.payload, packed.count, [due_us])
             buckets = await writer.finish()
         return TaskResult(who=who, epoch=admission.epoch, buckets=buckets)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.judge import MAIN, ended, late, reverted, skipped
+from tests.simulation.judge import MAIN, ended, late, renewed, reverted, skipped
 
 ACKS = {
     "at": 4.0,
@@ -24,6 +24,15 @@ UPDATED = {
     "queue": MAIN,
     "named": ACKS["named"],
     "again": 1,
+}
+RENEWED = {
+    "at": 4.1,
+    "who": "source run 1",
+    "what": "renewed",
+    "begun": 4.0,
+    "hold": 4.0,
+    "queue": MAIN,
+    "named": [("lane:0", 1)],
 }
 
 
@@ -44,6 +53,9 @@ def other(what: str, at: float = 3.0) -> dict[str, Any]:
         (late, [got(1), ACKS, ACKED], [got(1), got(2, 3.0), ACKS, ACKED]),
         (skipped, [got(2)], [got(1), got(2, 3.0)]),
         (skipped, [other("uncounted", 0.5), got(2)], [got(2), other("uncounted")]),
+        (renewed, [RENEWED, got(2, 6.0)], [RENEWED, got(2, 7.5)]),
+        (renewed, [RENEWED, got(2, 6.0)], [RENEWED, other("uncounted", 5.0), got(2, 6.0)]),
+        (renewed, [RENEWED, got(2, 6.0)], [got(1), RENEWED]),
         (reverted, [got(1), UPDATED, got(2, 5.0)], [got(1), UPDATED, got(2, 5.0, again=[1])]),
     ],
 )

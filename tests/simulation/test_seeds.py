@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark.clock import ClusterClock
+from cassieq_spark.model import lease as leases
 from cassieq_spark.store.call import limited
 from cassieq_spark.store.process import Home
-from tests.simulation.judge import MAIN, hidden
+from tests.simulation.judge import MAIN, hidden, renewed
 from tests.simulation.run import run
-from tests.simulation.world import WorldClock
+from tests.simulation.world import World, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from uuid import UUID
+
+    from cassieq_spark.model.bucket import Bucket
 
 SEEDS = 60
 AT_ONCE = 6
@@ -78,6 +83,27 @@ def test_a_client_that_is_half_a_minute_ahead_of_the_others_is_caught(
     monkeypatch.setattr(ClusterClock, "now_us", ahead)
     kinds = {one.kind for seed in range(4) for one in run(seed).anomalies}
     assert "two_leases" in kinds
+
+
+def has_source(seed: int) -> bool:
+    world = World(seed)
+    world.loop.drop()
+    return "source" in world.themes
+
+
+def test_a_renewal_that_changes_no_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source takes its leases for renewed, and others get its messages (I2)."""
+    right = leases.extend
+
+    def extend(row: Bucket, extended: dict[UUID, Any], **rest: Any) -> Bucket:
+        if any(one.run is not None for one in row.leases if one.lease_id in extended):
+            return replace(row, changed_us=rest["now_us"])
+        return right(row, extended, **rest)
+
+    monkeypatch.setattr(leases, "extend", extend)
+    seeds = filter(has_source, range(60))
+    wrong = (one for seed in seeds for one in renewed(run(seed).history))
+    assert next(wrong, None) is not None
 
 
 def test_a_get_that_found_nothing_beside_a_visible_message_is_caught() -> None:

@@ -29,18 +29,21 @@ from cassieq_spark.entropy import Entropy
 from cassieq_spark.options import ConnectionOptions
 from cassieq_spark.store import portal
 from cassieq_spark.store.session import CqlSession
+from cassieq_spark.store.transport import Page
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring
 from cassieq_spark.testing.simulated.transport import SimulatedTransport
 from tests.simulation import limits
 from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
+from tests.simulation.outside import WEATHERS
 from tests.simulation.spots import THEMES, Spot, spots_of
+from tests.simulation.unhinted import Unhinted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from cassieq_spark.store.transport import Page, Request, Told
+    from cassieq_spark.store.transport import Request, Told
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -203,10 +206,11 @@ class WorldTransport(SimulatedTransport):
 
     def send(self, request: Request, told: Told) -> None:
         world = self._world
-        if self.is_dead:
-            return
-        if self.clock.stands_still_s:
+        if self.clock.stands_still_s and not self.is_dead:
             world.loop.call_later(self.clock.stands_still_s, self.send, request, told)
+            return
+        told = world.unhinted.listens(self.name, request, told)
+        if self.is_dead:
             return
         if self.dies_after is not None:
             if self.dies_after <= 0:
@@ -215,6 +219,10 @@ class WorldTransport(SimulatedTransport):
                 return
             self.dies_after -= 1
         world.note(self.name, request)
+        self._send_among_troubles(request, told)
+
+    def _send_among_troubles(self, request: Request, told: Told) -> None:
+        world = self._world
         spot = world.spot_at(request, self)
         if spot is not None:
             spot.happen(world, self, request, partial(self._tell, told), super().send)
@@ -225,6 +233,10 @@ class WorldTransport(SimulatedTransport):
             world.seen["bucket does not answer"] += 1
             error = OperationTimedOut("this bucket does not answer")
             world.loop.call_later(min(request.timeout_s, 2.0), self._tell, told, error)
+            return
+        if world.loses_hint(request, self._draws):
+            world.seen["expiry hint lost"] += 1
+            world.loop.call_later(0.001, self._tell, told, Page([]))
             return
         if self.unanswered > 0 and self._draws.random() < self.unanswered:
             # The connection breaks at any moment: what is sent again may come before this.
@@ -274,6 +286,8 @@ class World:
         spots: What befalls them at which statement, while there are faults.
         may_kill: Whether this client may die now.
         away_until_s: Until then the bucket that was read first does not answer.
+        unhinted: Where a hint may be missing.
+        weather: What is outside of what is permitted; None: nothing.
     """
 
     def __init__(
@@ -284,6 +298,7 @@ class World:
         variant: Variant | None = None,
         without: Collection[str] = (),
         sends: tuple[str, ...] | None = None,
+        is_outside: bool = False,
     ) -> None:
         """Draw it.
 
@@ -291,6 +306,7 @@ class World:
             sends: What its programs send; None: by its themes.
         """
         self.seed = seed
+        self.weather = Draws(seed, "outside").choice(WEATHERS) if is_outside else None
         self.without = without
         self.parts: list[str] = []
         self.draws = Draws(seed, "world")
@@ -303,7 +319,7 @@ class World:
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
         common = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
         self.variant = variant or common
-        self.limits = {
+        self.limits: dict[str, float] = {
             name: value
             for name, value in limits.drawn(Draws(seed, "limits")).items()
             if self.has(f"limit {name}")
@@ -327,12 +343,17 @@ class World:
         self.themes = self.draws.sample(list(THEMES), k=self.draws.choice([1, 1, 2]))
         self.pace = self.draws.choice([1, 1, 1, 12])
         send = [THEMES[one] for one in self.themes] if sends is None else [sends]
+        if self.weather is not None:
+            self.limits |= self.weather.limits
+            self.ring.has_hints = self.weather.has_handoff
+            self.pace = self.weather.pace or self.pace
         self._draws_of_spots = Draws(seed, "at spots")
         self.spots = [one for one in spots_of(Draws(seed, "spots"), send) if self.has(one.name)]
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
         self.away_until_s = 0.0
         self._away: tuple[Any, ...] | None = None
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
+        self.unhinted = Unhinted()
         self._clients: list[Client] = []
 
     def has(self, part: str) -> bool:
@@ -365,6 +386,11 @@ class World:
             and any(f".{name} " in f"{table} " for name in ("bucket", "message"))
             and all(one in request.rows[0] for one in self._away)
         )
+
+    def loses_hint(self, request: Request, draws: Draws) -> bool:
+        """Whether an expiry hint is lost though it is answered."""
+        share = 0.0 if self.weather is None else self.weather.hints_lost
+        return bool(share) and request.statement.name == "write_hint" and draws.random() < share
 
     def note(self, who: str, request: Request) -> None:
         """Note a statement that is sent."""

@@ -175,6 +175,16 @@ def test_u8_nothing_falls_due_or_expires_early_and_each_lives_its_time(
     assert fitting or not ttl
 
 
+@pytest.mark.timeout(20)
+def test_groups_of_which_not_even_one_fits_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seal that looked for a wider step for ever would hold up its whole process."""
+    monkeypatch.setattr(expiry, "GROUPS_BYTES", expiry.GROUP_BYTES)
+    due_us = {0: NOW + 1, 1: NOW + 90_000_000}
+    ends_us = {0: NOW + 5_000_000, 1: NOW + 500_000_000}
+    times = times_of(due_us, Life(expires_us=ends_us), now_us=NOW)
+    assert [1, 1] == [len(times.delayed), len(times.expiring)]
+
+
 def test_times_are_exact_to_a_second_and_a_minute_while_there_is_room() -> None:
     due_us = {at: NOW + at * DELAY_STEP_US for at in range(1, 50)}
     ends_us = {at: NOW + at * MINUTE_US - 1 for at in range(1, 50)}

@@ -87,7 +87,10 @@ async def _named(
 
 
 async def alter(
-    lane: Lane, name: str, change: Callable[[Definition, int], Definition], status: Status | None = None
+    lane: Lane,
+    name: str,
+    change: Callable[[Definition, int], Definition],
+    status: Status | None = None,
 ) -> Touched:
     """Change a schedule: from now on the other definition counts.
 

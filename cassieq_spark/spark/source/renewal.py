@@ -20,8 +20,9 @@ from uuid import UUID
 from cassieq_spark import metrics
 from cassieq_spark.errors import StreamFenced
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.bucket import Lease
+from cassieq_spark.model.bucket import Bucket, Lease
 from cassieq_spark.model.ids import Place
+from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.settlement import Extend
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.settle.settle import of_leases, settle_bucket
@@ -210,8 +211,7 @@ class Renewal:
 
     async def _renew(self, place: Place, held: _Held) -> None:
         ids = held.ids
-        longer = Extend(visibility_us=held.visibility_us, of_run=self._run)
-        row = (await settle_bucket(held.lane, place.bucket, of_leases(ids, longer))).row
+        row = await self._extended(place, held)
         metrics.LEASE_RENEWALS.inc()
         found = {} if row is None else {one.lease_id: one for one in row.value.leases}
         self._note_ended(place, held, ids - found.keys())
@@ -229,6 +229,11 @@ class Renewal:
                 "Two queries must not share a checkpoint: stop one of them"
             )
             self._held.clear()
+
+    async def _extended(self, place: Place, held: _Held) -> Stored[Bucket] | None:
+        """Extend one bucket's leases; return its row, or None if it is gone."""
+        longer = Extend(visibility_us=held.visibility_us, of_run=self._run)
+        return (await settle_bucket(held.lane, place.bucket, of_leases(held.ids, longer))).row
 
     def _note_ended(self, place: Place, held: _Held, ended: frozenset[UUID]) -> None:
         """Report held leases that ran out and were re-claimed: two consumers get their messages.

@@ -89,5 +89,6 @@ class Heartbeats(Table):
     async def is_alive(self, sink_id: str, *, timeout_s: float) -> bool:
         """Whether a writer has recorded a heartbeat within ``timeout_s`` seconds."""
         row = await self._session.one(statements.READ_ALIVE, (sink_id,))
+        at_us = None if row is None else row.at_us  # a row may outlive its column, by a wrong clock
         now_us = self._session.clock.now_us()
-        return row is not None and is_at_work(row.at_us, now_us=now_us, timeout_s=timeout_s)
+        return at_us is not None and is_at_work(at_us, now_us=now_us, timeout_s=timeout_s)

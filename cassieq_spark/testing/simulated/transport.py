@@ -18,15 +18,15 @@ from cassieq_spark import metrics
 from cassieq_spark.store.statements import Kind, Statement
 from cassieq_spark.store.translate import DRIVER_ERRORS
 from cassieq_spark.store.transport import Node as Address
-from cassieq_spark.store.transport import Page, Request, Told
+from cassieq_spark.store.transport import Page, Request, Told, soon
 from cassieq_spark.testing.simulated import cql
 from cassieq_spark.testing.simulated.paxos import Variant
 from cassieq_spark.testing.simulated.ring import Node, Ring, Stopped, shut
 from cassieq_spark.testing.simulated.server import ROWS_PER_PAGE, Server
 
-ROUNDS: Final = 100
-"""A request that is out of time has so many rounds of the event loop left. A machine that stood
-still has lost no answer: it would be there within a few."""
+STEPS: Final = 10
+"""A request's time is counted in so many steps. A machine that stands still for however long takes
+one of them from it, and the nodes, which stood still with it, have the others to answer."""
 
 
 class _Sent:
@@ -39,9 +39,7 @@ class _Sent:
         of_node[self] = None
         self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.Handle = self._loop.call_later(
-            request.timeout_s, self._end, ROUNDS, context=Context()
-        )
+        self._wait(STEPS)
 
     def tell(self, answer: Page | BaseException) -> None:
         """Answer, unless it was answered before."""
@@ -51,10 +49,11 @@ class _Sent:
             self._timer.cancel()
             self._told(answer)
 
-    def _end(self, rounds: int) -> None:
-        """Time out, once the nodes have had so many rounds of the event loop."""
-        if rounds:
-            self._timer = self._loop.call_soon(self._end, rounds - 1, context=Context())
+    def _wait(self, steps: int) -> None:
+        """Time out after so many steps."""
+        if steps:
+            step_s = self.request.timeout_s / STEPS
+            self._timer = self._loop.call_later(step_s, self._wait, steps - 1, context=Context())
         else:
             self.tell(OperationTimedOut(f"no answer within {self.request.timeout_s} s"))
 
@@ -140,11 +139,10 @@ class SimulatedTransport:
         if request.page is None and request.statement.kind is not Kind.SYSTEM:
             self.counts[request.statement.name] += len(request.rows)
             metrics.STATEMENTS.inc(request.statement.name, len(request.rows))
-        here = asyncio._get_running_loop()  # noqa: SLF001 - without an error in other threads
-        if self._loop is None or self._loop is here:
+        if self._loop is None:
             self._leave(request, told)
         else:
-            self._loop.call_soon_threadsafe(self._leave, request, told, context=Context())
+            soon(self._loop, self._leave, request, told)
 
     def _leave(self, request: Request, told: Told) -> None:
         """Send a request, in the event loop."""
