@@ -464,6 +464,7 @@ class World:
         portal._finishing.clear()
         was_on = gc.isenabled()
         gc.disable()  # it runs finalizers at any time
+        gc.freeze()  # it looks for the world's garbage, and not at all that was there before
         try:
             with limits.limited(self.limits), limits.counted(self.seen, self._tell_event):
                 yield self
@@ -478,6 +479,7 @@ class World:
             failures = list(self.loop.failures)
             self.loop.drop()
             gc.collect()
+            gc.unfreeze()
             sys.unraisablehook = hook
             portal._portal = before
             for one, were in zip((portal._under_way, portal._finishing), kept, strict=True):
