@@ -59,10 +59,11 @@ class _Finder:
         return spec
 
 
-def load(changes: dict[str, Change]) -> Callable[[int], dict[str, Any]]:
+def load(changes: dict[str, Change]) -> Callable[..., dict[str, Any]]:
     """Import all anew in this process, with changed modules; return what runs a seed."""
     for name in [name for name in sys.modules if name.startswith(OURS)]:
         del sys.modules[name]
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _Finder)]
     sys.meta_path.insert(0, _Finder(changes))  # type: ignore[arg-type]
     logging.disable(logging.CRITICAL)
     from tests.simulation.__main__ import result_of  # noqa: PLC0415 - the changed one
@@ -87,6 +88,7 @@ def marked(source: str, numbers: list[int]) -> ast.Module:
             builtins.reached.add(number)  # type: ignore[attr-defined]
             continue
         call = ast.parse(f"reached.add({number})").body[0]
+        ast.copy_location(call, place[0][place[1]])  # else the next rule takes it for line 1
         place[0].insert(place[1], call)
     return ast.fix_missing_locations(tree)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.storm.book import read
 from tests.storm.checker import Anomaly
@@ -15,10 +15,16 @@ MAIN = "orders"
 LATE_S = 1.0
 """By how much the clocks of a client's nodes may be wrong."""
 
+LONGER_S = 60.0
+"""By how much a lease may be longer than was asked for: four requests that are answered at last."""
+
+SHORT_S = 1.0
+"""In so short a time no bucket is filled, drained and dropped, as it rests for two seconds."""
+
 
 def judged(history: list[Entry]) -> list[Anomaly]:
     """Return what is wrong by any of these rules."""
-    return [one for judge in (hidden, ended, late, skipped, reverted) for one in judge(history)]
+    return [one for judge in JUDGES for one in judge(history)]
 
 
 def hidden(history: list[Entry]) -> list[Anomaly]:
@@ -139,3 +145,31 @@ def reverted(history: list[Entry]) -> list[Anomaly]:
                     what = f"{key}: delivery {count} has an older body than {wanted}"
                     found.append(Anomaly(kind="reverted", what=what))
     return found
+
+
+def doubtful(history: list[Entry]) -> list[Anomaly]:
+    """Return the short puts whose outcome nobody knew, though all they asked was answered [R2]."""
+    begun = {entry["op"]: entry for entry in history if entry["what"] == "puts"}
+    found = []
+    for entry in history:
+        if entry["what"] == "put" and entry["unknown"] and entry.get("answered"):
+            since = begun[entry["op"]]["at"]
+            if entry["at"] - since < SHORT_S:
+                what = f"{entry['who']} put {entry['unknown']} from {since:.3f} to {entry['at']:.3f}"
+                found.append(Anomaly(kind="doubtful", what=what))
+    return found
+
+
+def longer(history: list[Entry]) -> list[Anomaly]:
+    """Return the leases that last much longer than their get had asked for [T17, R21].
+
+    What is read or written slowly may make them longer, but no process that has slept.
+    """
+    return [
+        Anomaly(kind="longer", what=f"{one['who']} got {one['named'][0]} for {one['most']} s")
+        for one in history
+        if one["what"] == "got" and one.get("most", 0.0) > one["hold"] + LONGER_S
+    ]
+
+
+JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer)

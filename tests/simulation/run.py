@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import HINT_SPARE_S
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
@@ -80,14 +81,16 @@ def run(
     trace: list[tuple[Any, ...]] | None = None,
     variant: Variant | None = None,
     without: Collection[str] = (),
+    spots: Collection[str] = (),
 ) -> Result:
     """Run one seed; note each statement in ``trace``.
 
     Args:
         variant: Of Paxos; None: v1 or v2, as the seed draws.
         without: Parts of its plan that are not played.
+        spots: More trouble at statements, spelled as in `tests.simulation.spots`.
     """
-    world = World(seed, trace=trace, variant=variant, without=without)
+    world = World(seed, trace=trace, variant=variant, without=without, spots=spots)
     with world.running():
         play = Play(world)
         play.prepare()
@@ -125,6 +128,7 @@ class Play:
         self._is_over = False
         self._may_start = True
         self._bucket_size = 0
+        self._kept_s: float | None = None
 
     def prepare(self) -> None:
         """Make the tables and the queues."""
@@ -150,8 +154,22 @@ class Play:
             settings |= {"schedule_period": 60, "schedule_after": 60}
         if "dead" in themes or draws.random() < 0.2:
             settings |= {"max_deliveries": draws.choice([2, 4]), "dead_letter_queue": DEAD}
+        settings |= self._seldom(settings)
         client.create_queue(MAIN, **settings)
+        self._kept_s = settings.get("retention")
         self._bucket_size = settings["bucket_size"]
+
+    def _seldom(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Draw settings that few worlds have, and that change no draw of the others."""
+        draws = Draws(self._world.seed, "seldom settings")
+        match draws.choice(["linger", "retention", "deaths", *["none"] * 7]):
+            case "linger":  # longer than a bucket rests [T12]
+                return {"linger": 20.0}
+            case "retention" if "sink" not in self._world.themes:
+                return {"retention": 60}
+            case "deaths" if "dead_letter_queue" not in settings:
+                return {"max_deliveries": 2}
+        return {}
 
     async def work(self) -> list[Anomaly]:
         """Let clients work among faults, then in peace; take all that is left."""
@@ -189,6 +207,8 @@ class Play:
         if draws.random() < (0.5 if "drops" in world.themes else 0.2) and world.has("leap"):
             await self._leap()
             await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
+        while world.spelled_until_s > world.loop.time():  # the others work on meanwhile
+            await asyncio.sleep(world.spelled_until_s - world.loop.time())
         mischief.end()
         successors.cancel()
         if any(one.is_dead for one in world.transports):
@@ -250,7 +270,8 @@ class Play:
             source = Source(world, self.history, "source", MAIN, self._bucket_size)
             self._queries.append(source)
             world.on_event.append(source.note_late)
-        if ("sink" in world.themes or draws.random() < 0.05) and world.has("sink"):
+        has_sink = "sink" in world.themes or draws.random() < 0.05
+        if has_sink and self._kept_s is None and world.has("sink"):
             self._queries.append(Sink(world, self.history, "sink", MAIN, self._bucket_size))
 
         async def client() -> tuple[Client, WorldTransport]:
@@ -278,7 +299,7 @@ class Play:
         themes = world.themes
         if number == 0 or draws.random() < 0.5:
             count = draws.choice([10, 25])
-            begin("producer", lambda log: Producer(world, main, log, count))
+            begin("producer", lambda log: Producer(world, main, log, count, transport.name))
         if number == 0 or draws.random() < 0.7:
             begin("consumer", lambda log: Consumer(world, main, log))
         if draws.random() < (0.4 if "dead" in themes else 0.1):
@@ -333,7 +354,35 @@ class Play:
         await self._take_in_order(consumers[0], queues[0], log)
         for one in consumers:
             await one.ack(await one.get(100, HOLD_S, 0))
-        return [*await self._blocked(client), *_of_tables(await client.verify())]
+        blocked = await self._blocked(client)
+        if "lives" in world.themes:
+            blocked += await self._one_more_life(client)
+        return [*blocked, *_of_tables(await client.verify())]
+
+    async def _one_more_life(self, client: AsyncClient) -> list[Anomaly]:
+        """Create, use and delete the queue of the theme "lives"; look what its lives have left."""
+        try:
+            queue, _ = await client.find_or_create_queue("temp", bucket_size=4)
+            await queue.put(b"last")
+            got: set[bytes] = set()
+            while messages := await queue.get(100, visibility_timeout=HOLD_S, wait=5):
+                got |= {one.body for one in messages}
+                await queue.ack(messages)
+            await queue.delete(force=True)
+        except CassieqError as error:
+            return [Anomaly(kind="stuck", what=f"a queue cannot live again: {error}")]
+        found = [] if b"last" in got else [Anomaly(kind="lost", what=f"of another life: {got}")]
+        await client.repair(full=True)
+        store = client._sync.store
+        rows = await store.everything.buckets(), await store.everything.messages()
+        left = {lane for some in rows for lane, _ in some}
+        left -= {lane for row in await store.queues.read_all() for lane in row.lanes}
+        for name in (MAIN, DEAD):
+            of_queue = await client._sync._lane(name)
+            left -= {one for one in left if DueLane.said_by(of_queue.lane_id, one)}
+        if left:
+            found.append(Anomaly(kind="tables", what=f"rows of lanes that are gone: {left}"))
+        return found
 
     async def _blocked(self, client: AsyncClient) -> list[Anomaly]:
         """Return the lanes of which repair does not drop all: something there never ends."""
