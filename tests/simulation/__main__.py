@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".simulation"
-ABOUT_SEEDS: Final = {"__main__.py", "ablated.py", "aims.py", "classes.py", "guided.py", "shrink.py"}
+ABOUT_SEEDS: Final = {
+    "__main__.py",
+    "ablated.py",
+    "aims.py",
+    "classes.py",
+    "guided.py",
+    "shrink.py",
+}
 """Modules that change nothing in a seed."""
 
 LONGEST_S: Final = 180

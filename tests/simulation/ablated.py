@@ -10,14 +10,10 @@ hash of the code, so the command goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import ast
-import builtins
 import json
 import logging
 import multiprocessing
-import re
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,7 +26,6 @@ from tests.simulation.__main__ import KEPT, code_hash
 from tests.simulation.classes import why_outside
 
 OURS: Final = ("cassieq_spark", "tests.simulation", "tests.storm", "tests.children")
-ALWAYS: Final = "always"
 AT_ONCE: Final = 10
 
 Change = Callable[[str], Any]
@@ -76,84 +71,6 @@ def module_of(rule: Ablation) -> str:
     return rule.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def marked(source: str, numbers: list[int]) -> ast.Module:
-    """Parse a module, with a call before each statement that has a rule."""
-    tree = ast.parse(source)
-    for number in numbers:
-        words = r"\s+".join(re.escape(word) for word in ABLATIONS[number].old.split())
-        (found,) = re.finditer(words, source)
-        line = source.count("\n", 0, found.start()) + 1
-        place = _innermost(tree, line)
-        if place is None:
-            builtins.reached.add(number)  # type: ignore[attr-defined]
-            continue
-        call = ast.parse(f"reached.add({number})").body[0]
-        ast.copy_location(call, place[0][place[1]])  # else the next rule takes it for line 1
-        place[0].insert(place[1], call)
-    return ast.fix_missing_locations(tree)
-
-
-def _innermost(tree: ast.Module, line: int) -> tuple[list[ast.stmt], int] | None:
-    """Return the list and place of the innermost statement of a function at this line."""
-    found = None
-    functions = [
-        one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    inside = [one for one in functions if one.body[0].lineno <= line <= (one.end_lineno or 0)]
-    nodes: list[Any] = inside[-1:]
-    while nodes:
-        lists = [
-            some
-            for node in nodes
-            for some in (
-                getattr(node, name, None)
-                for name in ("body", "orelse", "finalbody", "handlers", "cases")
-            )
-            if isinstance(some, list)
-        ]
-        nodes = []
-        for some in lists:
-            for at, one in enumerate(some):
-                first = getattr(one, "lineno", None) or one.pattern.lineno
-                last = getattr(one, "end_lineno", None) or one.body[-1].end_lineno
-                if first <= line <= last:
-                    if isinstance(one, ast.stmt):
-                        found = (some, at)
-                    nodes = [one]
-    return found
-
-
-def reach(seeds: list[int]) -> list[dict[str, Any]]:
-    """Run seeds with all rules; tell which rules each reaches."""
-    builtins.reached = set()  # type: ignore[attr-defined]
-    by_module = defaultdict(list)
-    for number, rule in enumerate(ABLATIONS):
-        by_module[module_of(rule)].append(number)
-    run = load(
-        {
-            name: lambda source, numbers=numbers: marked(source, numbers)
-            for name, numbers in by_module.items()
-        }
-    )
-    for name in by_module:
-        __import__(name)
-    always = set(builtins.reached)  # type: ignore[attr-defined]
-    told = []
-    for seed in seeds:
-        builtins.reached.clear()  # type: ignore[attr-defined]
-        found = run(seed)
-        told.append(
-            {
-                "seed": seed,
-                "wrong": found["wrong"],
-                "rules": sorted(always | builtins.reached),  # type: ignore[attr-defined]
-                "n": found["statements"],
-                "trouble": sum(name.endswith("a statement") for name in found.get("seen", {})),
-            }
-        )
-    return told
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """A rule to take away, and the seeds to try."""
@@ -188,6 +105,12 @@ def without(work: Work) -> dict[str, Any]:
     return told
 
 
+def _reach(seeds: list[int]) -> list[dict[str, Any]]:
+    from tests.simulation.reached import reach  # noqa: PLC0415 - it loads by what is here
+
+    return [{name: one[name] for name in one if name != "points"} for one in reach(seeds)]
+
+
 def main() -> int:
     """Run it, and print a line for each rule."""
     parser = argparse.ArgumentParser(prog="tests.simulation.ablated", description=__doc__)
@@ -210,7 +133,7 @@ def main() -> int:
     fork = multiprocessing.get_context("fork")
     with file.open("a") as out, fork.Pool(given.processes, maxtasksperchild=1) as pool:
         chunks = [left[at : at + AT_ONCE] for at in range(0, len(left), AT_ONCE)]
-        for some in pool.imap_unordered(reach, chunks):
+        for some in pool.imap_unordered(_reach, chunks):
             for one in some:
                 out.write(f"{json.dumps(one)}\n")
                 reached[one["seed"]] = one

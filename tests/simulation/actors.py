@@ -32,7 +32,7 @@ AGAIN = b"|again"
 FAR_S = 190
 """With periods of a minute, a message with this delay waits in a due lane."""
 
-SHARED_S = (5, 5, 40)
+SHARED_S = (5, 40, 40)
 """How long all producers put the same keys, and then others: one of these."""
 
 
@@ -319,6 +319,12 @@ class Redriver:
                 self._log.say("failed", error=str(error))
 
 
+def settings_of_lives(world: World) -> dict[str, int]:
+    """Draw the settings that a world gives to each queue that it creates again."""
+    draws = Draws(world.seed, "settings of lives")
+    return {"bucket_size": 4, "priorities": draws.choice([1, 2]), "shards": draws.choice([1, 2])}
+
+
 class Recreator:
     """Creates, uses and deletes one queue, beside others who do the same.
 
@@ -331,6 +337,7 @@ class Recreator:
         self._name = name
         self._log = log
         self._draws = Draws(world.seed, log.who)
+        self._settings = settings_of_lives(world)
         self._puts = 0
         self._purged = 0
 
@@ -344,14 +351,16 @@ class Recreator:
 
     async def _live(self, is_over: Callable[[], bool]) -> None:
         draws = self._draws
-        queue, _ = await self._client.find_or_create_queue(self._name, bucket_size=4)
+        queue, _ = await self._client.find_or_create_queue(self._name, **self._settings)
         life, mine = f"{queue.created_at}".encode(), self._log.who.encode()
         while not is_over():
+            begun = self._log.now()
             match draws.choice(["put", "put", "put", "get", "get", "get", "purge", "delete"]):
                 case "put":
                     self._puts += 1
                     body = b"|".join((life, mine, str(self._puts).encode()))
                     await queue.put_many([body] * draws.randint(1, 6))
+                    self._log.say("lived", life=life, begun=begun)
                 case "get":
                     messages = await queue.get(
                         10, visibility_timeout=2, wait=0.2, consumer=self._log.who
@@ -361,6 +370,7 @@ class Recreator:
                         assert found[1] != mine or int(found[2]) > self._purged, (
                             f"{found} was purged"
                         )
+                        self._log.say("lived", life=life, begun=begun)
                     await queue.ack(messages)
                 case "purge":
                     before = self._puts
@@ -368,6 +378,7 @@ class Recreator:
                     self._purged = before
                 case "delete":
                     await queue.delete(force=True)
+                    self._log.say("life ended", life=life)
             await self._log.sleep(draws.choice([0.05, 0.5]))
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation.guided``: look for seeds that miss a rule, with trouble where it acts.
+"""``python -m tests.simulation.guided``: look for seeds that miss a rule, with trouble near it.
 
 A seed that reaches a rule is played without it, with one to three more spots: a client dies, stands
 still, or loses an answer near the statement at which some client reached the rule, or another one
@@ -11,158 +11,29 @@ Then the spots that are not needed are left out. `found.json` keeps the plans th
 from __future__ import annotations
 
 import argparse
-import builtins
 import json
 import multiprocessing
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from tests.ablations import ABLATIONS, Ablation
 from tests.simulation.__main__ import KEPT, code_hash
+from tests.simulation.ablated import load, module_of
 from tests.simulation.aims import aims_of
-from tests.simulation.ablated import load, marked, module_of
 from tests.simulation.classes import why_outside
 from tests.simulation.draws import Draws
+from tests.simulation.reached import Place, reach
 from tests.simulation.shrink import fewest
-from tests.simulation.spots import ACTIONS, LASTS_S, Spot
+from tests.simulation.spots import ACTIONS, Spot
 
 FOUND: Final = Path(__file__).with_name("found.json")
 AT_ONCE: Final = 10
-POINTS: Final = 6
-"""So many moments at which a seed reaches a rule are kept."""
-
-BEFORE, AFTER, THEIRS, NEAR = 2, 4, 3, 80
-"""So many statements of the client before and after it, and of others at the same row, so near."""
-
 LONGEST_S: Final = 20
 MOST_SEEDS: Final = 40
 MOST_LAST_S: Final = (4.0, 12.0, 12.0, 45.0)
-LEADS: Final = ("transport", "session", "_session", "store", "_store", "lane", "_lane", "first")
-"""Attributes by which an object of the engine leads to its client's connections."""
-
-ENGINE: Final = tuple(f"cassieq_spark.{room}." for room in ("queue", "store", "repair", "spark", "client"))
-
-Place = tuple[str, int, str]
-"""A statement: its name, which one of its client's by that name, and the client."""
-
-
-class Reached:
-    """The moments at which the clients of a world reach rules, in its time of faults."""
-
-    def __init__(self) -> None:
-        self.rules: set[int] = set()
-        self.moments: dict[int, dict[tuple[str, int], None]] = defaultdict(dict)
-        self._counts: Counter[int] = Counter()
-        self._next: dict[int, int] = defaultdict(lambda: 1)
-
-    def add(self, number: int) -> None:
-        """Note a rule that the caller is about to follow; seldom, if it is followed often."""
-        self.rules.add(number)
-        self._counts[number] += 1
-        if self._counts[number] < self._next[number]:
-            return
-        transport = _transport_of(sys._getframe(1))
-        if transport is None:
-            return
-        world = transport._world
-        if world.has_faults and transport in world.transports_in_use:
-            self.moments[number][transport.name, world.statements] = None
-            self._next[number] = 1 + self._counts[number] * 5 // 4
-
-    def points(self, trace: list[tuple[Any, ...]]) -> dict[int, list[list[Place]]]:
-        """Return the statements around some moments, for each rule."""
-        places = list(_places(trace))
-        found = {}
-        for number, moments in self.moments.items():
-            some = list(moments)
-            kept = some if len(some) <= POINTS else [some[at * len(some) // POINTS] for at in range(POINTS)]
-            found[number] = [_around(trace, places, *one) for one in kept]
-        return found
-
-
-def _places(trace: list[tuple[Any, ...]]) -> Iterator[Place]:
-    sent: Counter[tuple[str, str]] = Counter()
-    for _, who, name, _ in trace:
-        sent[who, name] += 1
-        yield name, sent[who, name], who
-
-
-def _row(line: tuple[Any, ...]) -> str:
-    """The lane and the bucket of a statement, or what else its values begin with."""
-    return ",".join(line[3].split(",", 2)[:2])
-
-
-def _around(trace: list[tuple[Any, ...]], places: list[Place], who: str, at: int) -> list[Place]:
-    """Return the statements of a client around a moment, and those of others at the same row."""
-    lower, upper = max(0, at - NEAR), min(len(trace), at + NEAR)
-    before = [n for n in range(lower, at) if trace[n][1] == who][-BEFORE:]
-    after = [n for n in range(at, upper) if trace[n][1] == who][:AFTER]
-    rows = {_row(trace[n]) for n in (*before, *after)}
-    near = [n for n in range(lower, upper) if trace[n][1] != who and _row(trace[n]) in rows]
-    near.sort(key=lambda n: abs(n - at))
-    return [places[n] for n in (*before, *after, *near[:THEIRS])]
-
-
-def _transport_of(frame: FrameType | None) -> Any:
-    """Return the connections of the client on whose behalf something runs."""
-    while frame is not None:
-        for value in frame.f_locals.values():
-            found = _led_to(value, 3)
-            if found is not None:
-                return found
-        frame = frame.f_back
-    return None
-
-
-def _led_to(value: Any, steps: int) -> Any:
-    if type(value).__name__ == "WorldTransport":
-        return value
-    home = type(value).__module__
-    if steps and home.startswith(ENGINE):
-        for name in LEADS:
-            found = _led_to(getattr(value, name, None), steps - 1)
-            if found is not None:
-                return found
-    return None
-
-
-def reach(seeds: list[int]) -> list[dict[str, Any]]:
-    """Run seeds with all rules; tell which rules each reaches, and where."""
-    builtins.reached = Reached()  # type: ignore[attr-defined]
-    by_module = defaultdict(list)
-    for number, rule in enumerate(ABLATIONS):
-        by_module[module_of(rule)].append(number)
-    run = load(
-        {
-            name: lambda source, numbers=numbers: marked(source, numbers)
-            for name, numbers in by_module.items()
-        }
-    )
-    for name in by_module:
-        __import__(name)
-    always = builtins.reached.rules  # type: ignore[attr-defined]
-    told = []
-    for seed in seeds:
-        builtins.reached = reached = Reached()  # type: ignore[attr-defined]
-        trace: list[tuple[Any, ...]] = []
-        found = run(seed, trace=trace)
-        points = reached.points(trace)
-        told.append(
-            {
-                "seed": seed,
-                "wrong": found["wrong"],
-                "n": found["statements"],
-                "rules": sorted(reached.rules),
-                "always": sorted(always),
-                "points": {number: points.get(number, []) for number in points if not why_outside(ABLATIONS[number])},
-            }
-        )
-    return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +65,12 @@ def _plan(work: Work, turn: int) -> tuple[int, list[str]]:
             for _ in range(draws.choice([1, 2, 3]))
         ]
     else:
-        aims = [_aim(one) for one in groups[turn % len(groups)]]
+        # Several at once: those that it can spare are left out in the end.
+        aims = [_aim(one) for one in groups[turn % len(groups)]] * draws.choice([1, 3, 4])
     spots: dict[Place, str] = {}
     before: Place = ("", 0, "")
     for is_next, action, wanted, lasts_s in aims:
-        places = [one for one in draws.choice(near) if wanted in ("", one[0])]
+        places = [place for place in map(tuple, draws.choice(near)) if wanted in ("", place[0])]
         places = places or _named(wanted, near) or _named(wanted, anywhere)
         if is_next:
             theirs = [one for one in _named(wanted, [*near, *anywhere]) if one[2] == before[2]]
@@ -228,7 +100,7 @@ def is_missed(wrong: list[str]) -> bool:
 
 
 def without(work: Work) -> dict[str, Any]:
-    """Play plans without a rule, until one goes wrong; leave out the spots that it does not need."""
+    """Play plans without a rule, until one goes wrong; leave out the spots that it can spare."""
     rule = ABLATIONS[work.number]
     told: dict[str, Any] = {"number": work.number, "tried": 0, "first": work.first, "seed": None}
     try:
@@ -244,7 +116,9 @@ def without(work: Work) -> dict[str, Any]:
             left = fewest(
                 spots,
                 lambda out, seed=seed, spots=spots: is_missed(
-                    run(seed, spots=[one for one in spots if one not in out], longest_s=LONGEST_S)["wrong"]
+                    run(seed, spots=[one for one in spots if one not in out], longest_s=LONGEST_S)[
+                        "wrong"
+                    ]
                 ),
             )
             wrong = run(seed, spots=left, longest_s=LONGEST_S)["wrong"]
@@ -257,7 +131,7 @@ def without(work: Work) -> dict[str, Any]:
 
 
 def control(told: dict[str, Any]) -> dict[str, Any]:
-    """Play a plan that was found with the rule, and without it, in a process that has seen no other."""
+    """Play a plan that was found, with the rule and without it, in a process of its own."""
     rule = ABLATIONS[told["number"]]
     right = load({})(told["seed"], spots=told["spots"])["wrong"]
     wrong = load({module_of(rule): rule.applied_to})(told["seed"], spots=told["spots"])["wrong"]
@@ -271,66 +145,134 @@ def named(rule: Ablation) -> str:
 
 def kept() -> dict[str, dict[str, Any]]:
     """The plans that were found, by rule."""
-    return {one["rule"]: one for one in json.loads(FOUND.read_text("utf-8"))} if FOUND.exists() else {}
+    return (
+        {one["rule"]: one for one in json.loads(FOUND.read_text("utf-8"))} if FOUND.exists() else {}
+    )
 
 
 def _keep(told: dict[str, Any]) -> None:
     found = kept()
     rule = named(ABLATIONS[told["number"]])
-    found[rule] = {"rule": rule, "seed": told["seed"], "spots": told["spots"], "wrong": told["wrong"].partition(":")[0]}
+    found[rule] = {
+        "rule": rule,
+        "seed": told["seed"],
+        "spots": told["spots"],
+        "wrong": told["wrong"].partition(":")[0],
+    }
     order = [named(one) for one in ABLATIONS]
     lines = [json.dumps(found[one]) for one in order if one in found]
     FOUND.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
 
 
+def table() -> str:
+    """Write what docs/design/simulation.md shows of the plans that were found."""
+    lines = [
+        "| Mark | Rule | A plan that misses it | What goes wrong |",
+        "| --- | --- | --- | --- |",
+    ]
+    rules = {named(one): one for one in ABLATIONS}
+    for name, one in kept().items():
+        rule = rules[name]
+        spots = "".join(f"; {spot}" for spot in one["spots"])
+        lines.append(f"| {rule.mark} | {rule.rule} | seed {one['seed']}{spots} | {one['wrong']} |")
+    return "\n".join(lines)
+
+
+def again(numbers: list[int], pool: Any) -> int:
+    """Play the plans that were found; return how many do not miss their rule any more."""
+    plans = kept()
+    failed = 0
+    todo = [
+        {"number": number, **plans[named(ABLATIONS[number])]}
+        for number in numbers
+        if named(ABLATIONS[number]) in plans
+    ]
+    for one in pool.imap(control, todo):
+        is_found = not one["with"] and is_missed([one["wrong"]])
+        failed += not is_found
+        print(f"{one['rule'][:70]} | {one['with'] or one['wrong'][:100] or 'nothing wrong'}")
+    return failed
+
+
+def _asked(marks: list[str]) -> list[int]:
+    """Return the numbers of the rules that are asked for; of none: all of the first class."""
+    return [
+        number
+        for number, rule in enumerate(ABLATIONS)
+        if (rule.mark in marks or str(number) in marks) or (not marks and not why_outside(rule))
+    ]
+
+
 def main() -> int:
     """Run it, and print a line for each rule."""
-    parser = argparse.ArgumentParser(prog="tests.simulation.guided", description=__doc__)
-    parser.add_argument("marks", nargs="*", metavar="MARK", help="P1, or 17 for that place; none: all of the first class that no plan misses")
-    parser.add_argument("--seeds", type=int, default=100, help="the seeds that are there")
-    parser.add_argument("--tries", type=int, default=20, help="how many plans for each rule")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    given = parser.parse_args()
+    given = _parser().parse_args()
+    if given.table:
+        print(table())
+        return 0
     KEPT.mkdir(exist_ok=True)
+    numbers = _asked(given.marks)
     fork = multiprocessing.get_context("fork")
     with fork.Pool(given.processes, maxtasksperchild=1) as pool:
+        if given.again:
+            return again(numbers, pool)
         reached = _reached(given.seeds, pool)
         file = KEPT / f"guided-{code_hash()}.jsonl"
-        tried = Counter({})
-        if file.exists():
-            for line in file.read_text().splitlines():
-                one = json.loads(line)
-                tried[one["number"]] = max(tried[one["number"]], one["first"] + given.tries)
+        tried: Counter[int] = Counter()
+        for line in file.read_text().splitlines() if file.exists() else []:
+            before = json.loads(line)
+            tried[before["number"]] += before["tried"]
         plans = kept()
         works = []
-        for number, rule in enumerate(ABLATIONS):
-            is_asked = rule.mark in given.marks or str(number) in given.marks
-            if is_asked or (not given.marks and not why_outside(rule) and named(rule) not in plans):
-                seeds = _seeds_of(number, reached)
-                plan = plans.get(named(rule))
-                before = ((plan["seed"], plan["spots"]),) if plan else ()
-                if seeds:
-                    works.append(Work(number, seeds, before, tried[number], given.tries))
-                else:
-                    print(f"{number:3} {rule.mark:<5} not reached {rule.rule[:80]}", flush=True)
+        for number in numbers:
+            rule = ABLATIONS[number]
+            plan = plans.get(named(rule))
+            seeds = _seeds_of(number, reached)
+            if plan is not None and not given.marks:
+                continue
+            if not seeds:
+                print(f"{number:3} {rule.mark:<5} not reached {rule.rule[:80]}", flush=True)
+                continue
+            begins_with = ((plan["seed"], plan["spots"]),) if plan else ()
+            works.append(Work(number, seeds, begins_with, tried[number], given.tries))
         with file.open("a") as out:
             for one in pool.imap_unordered(without, works):
-                if one["seed"] is not None:
-                    one = pool.apply(control, (one,))
-                out.write(f"{json.dumps(one)}\n")
-                out.flush()
-                if one.get("with"):
-                    print(f"WRONG WITH ALL RULES: {one}", flush=True)
-                elif one["seed"] is not None and is_missed([one["wrong"]]):
-                    _keep(one)
-                rule = ABLATIONS[one["number"]]
-                verdict = f"0 of {one['tried']}" if one["seed"] is None else f"seed {one['seed']} {one['spots']} after {one['tried']}"
-                print(f"{one['number']:3} {rule.mark:<5} {rule.rule[:60]} | {verdict} | {one['wrong'][:120]}", flush=True)
+                _note(pool.apply(control, (one,)) if one["seed"] is not None else one, out)
     return 0
 
 
+def _note(one: dict[str, Any], out: TextIO) -> None:
+    """Write down and print what was found about a rule."""
+    out.write(f"{json.dumps(one)}\n")
+    out.flush()
+    rule = ABLATIONS[one["number"]]
+    verdict = f"0 of {one['tried']}"
+    if one.get("with"):
+        verdict = f"WRONG WITH ALL RULES: seed {one['seed']} {one['spots']}: {one['with']}"
+    elif one["seed"] is not None and is_missed([one["wrong"]]):
+        _keep(one)
+        verdict = f"seed {one['seed']} {one['spots']}"
+    about = f"{one['number']:3} {rule.mark:<5} {rule.rule[:60]}"
+    print(f"{about} | {verdict} | {one['wrong'][:120]}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tests.simulation.guided", description=__doc__)
+    parser.add_argument(
+        "marks",
+        nargs="*",
+        metavar="MARK",
+        help="P1, or 17 for that place; none: all of the first class that no plan misses",
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="the seeds that are there")
+    parser.add_argument("--tries", type=int, default=20, help="how many plans for each rule")
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--again", action="store_true", help="play only what was found before")
+    parser.add_argument("--table", action="store_true", help="write the table of the page")
+    return parser
+
+
 def _seeds_of(number: int, reached: dict[int, dict[str, Any]]) -> tuple[Any, ...]:
-    """Return the seeds that reach a rule, those in which it is near trouble and of few statements first."""
+    """Return the seeds that reach a rule: first those that do so among faults, the short first."""
     found = []
     for seed, one in reached.items():
         near = one["points"].get(str(number), [])

@@ -155,7 +155,9 @@ def doubtful(history: list[Entry]) -> list[Anomaly]:
         if entry["what"] == "put" and entry["unknown"] and entry.get("answered"):
             since = begun[entry["op"]]["at"]
             if entry["at"] - since < SHORT_S:
-                what = f"{entry['who']} put {entry['unknown']} from {since:.3f} to {entry['at']:.3f}"
+                what = (
+                    f"{entry['who']} put {entry['unknown']} from {since:.3f} to {entry['at']:.3f}"
+                )
                 found.append(Anomaly(kind="doubtful", what=what))
     return found
 
@@ -172,4 +174,17 @@ def longer(history: list[Entry]) -> list[Anomaly]:
     ]
 
 
-JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer)
+def outlived(history: list[Entry]) -> list[Anomaly]:
+    """Return the puts and gets in a queue that began when it had been deleted [P13, T14, R25]."""
+    ends: dict[bytes, float] = {}
+    for entry in history:
+        if entry["what"] == "life ended":
+            ends.setdefault(entry["life"], entry["at"])
+    return [
+        Anomaly(kind="outlived", what=f"{one['who']} used {one['life']} from {one['begun']:.3f}")
+        for one in history
+        if one["what"] == "lived" and one["begun"] > ends.get(one["life"], math.inf)
+    ]
+
+
+JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer, outlived)

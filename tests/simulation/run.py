@@ -12,7 +12,16 @@ from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.model.pointer import HINT_SPARE_S
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
-from tests.simulation.actors import Consumer, Log, Producer, Program, Recreator, Redriver, Repairer
+from tests.simulation.actors import (
+    Consumer,
+    Log,
+    Producer,
+    Program,
+    Recreator,
+    Redriver,
+    Repairer,
+    settings_of_lives,
+)
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
 from tests.simulation.judge import MAIN, judged
@@ -362,7 +371,7 @@ class Play:
     async def _one_more_life(self, client: AsyncClient) -> list[Anomaly]:
         """Create, use and delete the queue of the theme "lives"; look what its lives have left."""
         try:
-            queue, _ = await client.find_or_create_queue("temp", bucket_size=4)
+            queue, _ = await client.find_or_create_queue("temp", **settings_of_lives(self._world))
             await queue.put(b"last")
             got: set[bytes] = set()
             while messages := await queue.get(100, visibility_timeout=HOLD_S, wait=5):
@@ -422,4 +431,6 @@ class Play:
 
 
 def _of_tables(report: VerifyReport) -> list[Anomaly]:
-    return [Anomaly(kind="tables", what=str(one)) for one in (*report.findings, *report.problems)]
+    # A list that nobody names takes space until the next full repair, no more.
+    found = [one for one in report.findings if one.kind != "list_without_sink"]
+    return [Anomaly(kind="tables", what=str(one)) for one in (*found, *report.problems)]
