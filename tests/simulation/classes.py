@@ -77,6 +77,15 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "T15: A deletion notes where",
         "T15: The monoton",
         "T15: The end",
+        "T15: A lane that",
+        "T15: A lane whose",
+    ),
+    "a transaction that is ended too soon, and begins again: tests hold a writer or mover up": (
+        "R3: A writer",
+        "R3: An abort",
+        "T18: A mover says",
+        "T18: A mover leaves",
+        "T18: A move",
     ),
     "a lease of a call that failed, which runs out by itself: tests hold a call up": (
         "T22: An ambiguous",
@@ -126,6 +135,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "T5: What was",
         "T5: Acks",
         "T22: What was granted",
+        "R11: A gap",
     ),
     "rows that are damaged": (
         "T21: A row",
@@ -178,6 +188,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "T1: A seal",
         "P2: A row",
         "P2: All",
+        "P18: A claim that is",
         "P9: A sink id belongs to one query.",
         "P9: A sink id belongs to one checkpoint",
         "R24: A sink id",

@@ -69,13 +69,17 @@ def _plan(work: Work, turn: int) -> tuple[int, list[str]]:
         aims = [_aim(one) for one in groups[turn % len(groups)]] * draws.choice([1, 3, 4])
     spots: dict[Place, str] = {}
     before: Place = ("", 0, "")
-    for is_next, action, wanted, lasts_s in aims:
-        places = [place for place in map(tuple, draws.choice(near)) if wanted in ("", place[0])]
-        places = places or _named(wanted, near) or _named(wanted, anywhere)
-        if is_next:
+    point: list[Place] = []
+    for whose, action, wanted, lasts_s in aims:
+        if whose == "&":
+            same = [(wanted, before[1] + 1, before[2])] if wanted == before[0] else []
             theirs = [one for one in _named(wanted, [*near, *anywhere]) if one[2] == before[2]]
-            same = wanted == before[0]
-            places = [(wanted, before[1] + 1, before[2])] if same else theirs
+            places = same or theirs
+        elif whose == "@":
+            places = [one for one in _named(wanted, [point]) if one[2] != before[2]]
+        else:
+            point = draws.choice([one for one in near if _named(wanted, [one])] or near)
+            places = _named(wanted, [point]) or _named(wanted, anywhere)
         if places:
             statement, number, client = before = draws.choice(places)
             spot = Spot(statement, action, lasts_s, client=client, number=number)
@@ -84,14 +88,15 @@ def _plan(work: Work, turn: int) -> tuple[int, list[str]]:
 
 
 def _named(statement: str, points: list[list[Place]]) -> list[Place]:
-    return [one for some in points for one in map(tuple, some) if one[0] == statement]
+    found = [(name, number, client) for some in points for name, number, client in some]
+    return [one for one in found if statement in ("", one[0])]
 
 
 def _aim(text: str) -> tuple[str, str, str, float]:
-    """Read such as ``& stall after write_message 12``: whether it is the next, and a spot."""
-    is_next = text.startswith("& ")
-    *action, statement, lasts_s = text.removeprefix("& ").split()
-    return "&" if is_next else "", " ".join(action), statement, float(lasts_s)
+    """Read such as ``& stall after write_message 12``: whose statement, and a spot."""
+    whose = text[0] if text[0] in "&@" else ""
+    *action, statement, lasts_s = text.removeprefix(whose).split()
+    return whose, " ".join(action), statement, float(lasts_s)
 
 
 def is_missed(wrong: list[str]) -> bool:

@@ -187,4 +187,29 @@ def outlived(history: list[Entry]) -> list[Anomaly]:
     ]
 
 
-JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer, outlived)
+def replayed(history: list[Entry]) -> list[Anomaly]:
+    """Return the batches that a next run had without some of their rows, while they were leased.
+
+    The run before had died in the middle of the batch: it has acked nothing of it [P25].
+    """
+    lives = read(history).lives
+    done = {(one["batch"], one["run"]) for one in history if one["what"] == "done"}
+    until: dict[tuple[int, str], float] = {}
+    first: dict[int, Entry] = {}
+    found = []
+    for entry in history:
+        if entry["what"] == "leased":
+            until.setdefault((entry["seq"], entry["run"]), entry["begun"] + entry["hold"])
+        elif entry["what"] == "rows":
+            before = first.setdefault(entry["batch"], entry)
+            who = before["batch"], before["run"]
+            is_leased = entry["at"] < until.get((before["seq"], before["run"]), 0.0)
+            keys = {key for key, _, _ in entry["named"]} | lives.keys()
+            missing = [key for key, _, _ in before["named"] if key not in keys]
+            if missing and is_leased and who not in done:
+                what = f"batch {who[0]}: run {entry['run']} has not {missing[:3]} of {who[1]}"
+                found.append(Anomaly(kind="replayed", what=what))
+    return found
+
+
+JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer, outlived, replayed)

@@ -43,7 +43,7 @@ THEMES: Final[Mapping[str, tuple[str, ...]]] = {
 """What each theme's programs send."""
 
 ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
-SPELLED: Final = (*ACTIONS, "lose and stall", "refuse")
+SPELLED: Final = (*ACTIONS, "lose and stall", "repeat", "refuse")
 """Those that can be spelled."""
 
 LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
@@ -109,6 +109,10 @@ class Spot:
             case "lose and stall":
                 loop.call_later(self.lasts_s, told, OperationTimedOut("the answer was lost"))
                 client.clock.resumes_s = loop.time() + self.lasts_s
+                send(request, lambda _: None)
+            case "repeat":  # the answer is lost, and of what is sent again one copy comes late
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                loop.call_later(self.lasts_s, send, request, lambda _: None)
                 send(request, lambda _: None)
             case "refuse":
                 error = Unavailable("too few replicas", required_replicas=2, alive_replicas=1)

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.judge import MAIN, ended, late, reverted, skipped
+from tests.simulation.judge import (
+    MAIN,
+    doubtful,
+    ended,
+    late,
+    longer,
+    outlived,
+    replayed,
+    reverted,
+    skipped,
+)
 
 ACKS = {
     "at": 4.0,
@@ -33,6 +43,26 @@ def got(count: int, begun: float = 1.0, **fields: Any) -> dict[str, Any]:
     return {"at": begun + 1, "who": "c", "what": "got", "begun": begun, **about, **fields}
 
 
+def put(**fields: Any) -> list[dict[str, Any]]:
+    puts = {"keys": ["m"], "delay": 0, "ttl": None}
+    begun = {"at": 1.0, "who": "p", "what": "puts", "op": "1", **puts}
+    ended = {"at": 1.5, "who": "p", "what": "put", "op": "1", "stored": [], "unknown": ["m"]}
+    return [begun, {**ended, **fields}]
+
+
+def life(what: str, at: float, **fields: Any) -> dict[str, Any]:
+    return {"at": at, "who": "c", "what": what, "life": b"1", **fields}
+
+
+def batch(run: str, keys: str, at: float) -> list[dict[str, Any]]:
+    about = {"who": "s", "stream": "s", "seq": 1, "run": run}
+    named = [(key, f"lane:{key}", 1) for key in keys]
+    return [
+        {"at": at, "what": "leased", "begun": at, "hold": 4.0, **about},
+        {"at": at, "what": "rows", "batch": 0, "queue": MAIN, "named": named, **about},
+    ]
+
+
 def other(what: str, at: float = 3.0) -> dict[str, Any]:
     return {"at": at, "who": "somebody", "what": what}
 
@@ -44,6 +74,19 @@ def other(what: str, at: float = 3.0) -> dict[str, Any]:
         (late, [got(1), ACKS, ACKED], [got(1), got(2, 3.0), ACKS, ACKED]),
         (skipped, [got(2)], [got(1), got(2, 3.0)]),
         (skipped, [other("uncounted", 0.5), got(2)], [got(2), other("uncounted")]),
+        (doubtful, put(answered=True), put(answered=False)),
+        (doubtful, put(answered=True), put(answered=True, at=9.0)),
+        (longer, [got(1, most=90.0)], [got(1, most=9.0)]),
+        (
+            outlived,
+            [life("life ended", 2.0), life("lived", 3.0, begun=2.5)],
+            [life("life ended", 2.0), life("lived", 3.0, begun=1.5)],
+        ),
+        (
+            replayed,
+            [*batch("a", "xy", 1.0), *batch("b", "x", 3.0)],
+            [*batch("a", "xy", 1.0), *batch("b", "x", 9.0)],
+        ),
         (reverted, [got(1), UPDATED, got(2, 5.0)], [got(1), UPDATED, got(2, 5.0, again=[1])]),
     ],
 )
