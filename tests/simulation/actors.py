@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired, StoreUnavailable
+from cassieq_spark.errors import CassieqError, PutAmbiguous, ReceiptExpired
 from cassieq_spark.model.moments import time_of
 from tests.children.consumer import Pace, named
 from tests.simulation.draws import Draws
@@ -268,12 +268,7 @@ class Consumer:
     async def ack(self, messages: list[Delivery]) -> None:
         if messages:
             op = self._begin("acks", messages)
-            try:
-                verdicts = [verdict.value for verdict in await self._queue.ack_each(messages)]
-            except StoreUnavailable:
-                if len(messages) == 1:  # nothing was applied [T23]
-                    self._log.say("acked", op=op, verdicts=["refused"])
-                raise
+            verdicts = [verdict.value for verdict in await self._queue.ack_each(messages)]
             if self._world.seen["tag evicted"] or self._world.seen["bucket dropped"]:
                 # If its own CAS was not answered, and its tag is gone, alone or with the row, then
                 # it has found the effects [R8].

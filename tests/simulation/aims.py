@@ -54,8 +54,6 @@ AIMS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "R20: A claim": (("stall before update_bucket 4",), ("stall after update_bucket 12",)),
     "R21: A CAS": (("stall after update_bucket 45",),),
     "T17: A get whose": (("stall after read_messages 45",), ("stall after update_bucket 45",)),
-    "T23: A CAS": (("lose update_bucket 4", "& refuse read_bucket 4"),),
-    "T23: A refusal": (("lose update_bucket 4", "& refuse update_bucket 4"),),
     "T14: A queue row": (("repeat insert_queue 4",), ("kill after insert_queue 4",)),
     "T14: A list": (("repeat insert_queue 4",),),
     "T14: A queue is": (("kill after delete_monoton 4",), ("kill before insert_queue 4",)),

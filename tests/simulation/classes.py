@@ -80,6 +80,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "T15: A lane that",
         "T15: A lane whose",
     ),
+    "with which error a call ends: tests read it": ("T23: A CAS", "T23: A refusal"),
     "a transaction that is ended too soon, and begins again: tests hold a writer or mover up": (
         "R3: A writer",
         "R3: An abort",

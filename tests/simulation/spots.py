@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cassandra import OperationTimedOut, Unavailable
+from cassandra import OperationTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ THEMES: Final[Mapping[str, tuple[str, ...]]] = {
 """What each theme's programs send."""
 
 ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
-SPELLED: Final = (*ACTIONS, "lose and stall", "repeat", "refuse")
+SPELLED: Final = (*ACTIONS, "lose and stall", "repeat")
 """Those that can be spelled."""
 
 LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
@@ -114,9 +114,6 @@ class Spot:
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
                 loop.call_later(self.lasts_s, send, request, lambda _: None)
                 send(request, lambda _: None)
-            case "refuse":
-                error = Unavailable("too few replicas", required_replicas=2, alive_replicas=1)
-                loop.call_later(0.001, told, error)
             case "lose":
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
                 send(request, lambda _: None)
