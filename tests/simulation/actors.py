@@ -348,6 +348,7 @@ class Recreator:
         draws = self._draws
         queue, _ = await self._client.find_or_create_queue(self._name, **self._settings)
         life, mine = f"{queue.created_at}".encode(), self._log.who.encode()
+        self._log.say("life", life=life)
         while not is_over():
             begun = self._log.now()
             match draws.choice(["put", "put", "put", "get", "get", "get", "purge", "delete"]):
@@ -372,6 +373,7 @@ class Recreator:
                     await queue.purge()
                     self._purged = before
                 case "delete":
+                    self._log.say("life ends", life=life)
                     await queue.delete(force=True)
                     self._log.say("life ended", life=life)
             await self._log.sleep(draws.choice([0.05, 0.5]))

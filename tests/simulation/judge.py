@@ -187,6 +187,26 @@ def outlived(history: list[Entry]) -> list[Anomaly]:
     ]
 
 
+def vanished(history: list[Entry]) -> list[Anomaly]:
+    """Return the queues that another one of their name has replaced, and nobody deleted [P13]."""
+    lives: dict[bytes, None] = {}
+    ending: set[bytes] = set()
+    found = []
+    for entry in history:
+        if entry["what"] == "life ends":
+            ending.add(entry["life"])
+        elif entry["what"] == "life" and entry["life"] not in lives:
+            what = f"{entry['who']} found {entry['life']} at {entry['at']:.3f}"
+            found += [
+                Anomaly(kind="vanished", what=f"{what} in place of {one}")
+                for one in lives
+                if one not in ending
+            ]
+            ending |= lives.keys()
+            lives[entry["life"]] = None
+    return found
+
+
 def replayed(history: list[Entry]) -> list[Anomaly]:
     """Return the batches that a next run had without some of their rows, while they were leased.
 
@@ -212,4 +232,15 @@ def replayed(history: list[Entry]) -> list[Anomaly]:
     return found
 
 
-JUDGES: Final = (hidden, ended, late, skipped, reverted, doubtful, longer, outlived, replayed)
+JUDGES: Final = (
+    hidden,
+    ended,
+    late,
+    skipped,
+    reverted,
+    doubtful,
+    longer,
+    outlived,
+    vanished,
+    replayed,
+)

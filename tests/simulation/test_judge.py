@@ -16,6 +16,7 @@ from tests.simulation.judge import (
     replayed,
     reverted,
     skipped,
+    vanished,
 )
 
 ACKS = {
@@ -51,7 +52,7 @@ def put(**fields: Any) -> list[dict[str, Any]]:
 
 
 def life(what: str, at: float, **fields: Any) -> dict[str, Any]:
-    return {"at": at, "who": "c", "what": what, "life": b"1", **fields}
+    return {"at": at, "who": "c", "what": what, "life": b"1"} | fields
 
 
 def batch(run: str, keys: str, at: float) -> list[dict[str, Any]]:
@@ -81,6 +82,11 @@ def other(what: str, at: float = 3.0) -> dict[str, Any]:
             outlived,
             [life("life ended", 2.0), life("lived", 3.0, begun=2.5)],
             [life("life ended", 2.0), life("lived", 3.0, begun=1.5)],
+        ),
+        (
+            vanished,
+            [life("life", 1.0), life("life", 2.0, life=b"2")],
+            [life("life", 1.0), life("life ends", 1.5), life("life", 2.0, life=b"2")],
         ),
         (
             replayed,
