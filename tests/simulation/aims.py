@@ -37,7 +37,10 @@ AIMS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "P13: A deletion takes": (("kill after update_queue 1",), ("stall before delete_monoton 4",)),
     "P13: A slow": (("stall before delete_queue 4",), ("repeat delete_queue 4",)),
     "P14: The": (("stall after update_bucket 4",), ("stall before write_message 4",)),
-    "P18: A claim that nobody": (("stall after update_bucket 45",),),
+    "P18: A claim that nobody": (
+        ("stall after fill_bucket 45",),
+        ("stall after update_bucket 45",),
+    ),
     "P19": (("stall before advance_pointer 12",), ("late advance_pointer 12",)),
     "P24": (("stall before insert_sink 45",), ("stall before insert_sink 12",)),
     "R1": (("stall before update_sink 12",), ("stall after read_sink_serial 12",)),

@@ -171,12 +171,17 @@ def _keep(told: dict[str, Any]) -> None:
 
 def table() -> str:
     """Write what docs/design/simulation.md shows of the plans that were found."""
+    rules = {named(one): one for one in ABLATIONS}
+    plans = kept()
+    first = sum(not why_outside(one) for one in ABLATIONS)
+    missed = sum(not why_outside(rules[name]) for name in plans)
     lines = [
+        f"{missed} of the {first} rules of the first class are missed by a plan that is kept:",
+        "",
         "| Mark | Rule | A plan that misses it | What goes wrong |",
         "| --- | --- | --- | --- |",
     ]
-    rules = {named(one): one for one in ABLATIONS}
-    for name, one in kept().items():
+    for name, one in plans.items():
         rule = rules[name]
         spots = "".join(f"; {spot}" for spot in one["spots"])
         lines.append(f"| {rule.mark} | {rule.rule} | seed {one['seed']}{spots} | {one['wrong']} |")
