@@ -80,7 +80,13 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "T15: A lane that",
         "T15: A lane whose",
     ),
-    "with which error a call ends: tests read it": ("T23: A CAS", "T23: A refusal"),
+    "with which error a call ends: tests read it": (
+        "T23: A CAS",
+        "T23: A refusal",
+        "T9: The",
+        "T9: A commit",
+        "R25",
+    ),
     "a transaction that is ended too soon, and begins again: tests hold a writer or mover up": (
         "R3: A writer",
         "R3: An abort",
@@ -190,6 +196,7 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "P2: A row",
         "P2: All",
         "P18: A claim that is",
+        "P13: A reservation",
         "P9: A sink id belongs to one query.",
         "P9: A sink id belongs to one checkpoint",
         "R24: A sink id",

@@ -110,9 +110,10 @@ class Spot:
                 loop.call_later(self.lasts_s, told, OperationTimedOut("the answer was lost"))
                 client.clock.resumes_s = loop.time() + self.lasts_s
                 send(request, lambda _: None)
-            case "repeat":  # the answer is lost, and of what is sent again one copy comes late
+            case "repeat":  # the answer is lost, and of what is sent again some copies come late
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
-                loop.call_later(self.lasts_s, send, request, lambda _: None)
+                for part in (1, 2, 3):
+                    loop.call_later(self.lasts_s * part / 3, send, request, lambda _: None)
                 send(request, lambda _: None)
             case "lose":
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
