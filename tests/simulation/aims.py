@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from tests.ablations import Ablation
 
-GHOST: Final = ("repeat insert_bucket 20", "& stall before fill_bucket 25")
+GHOST: Final = ("repeat insert_bucket 8.5", "& stall before fill_bucket 9.5")
 """A late copy of the insert comes when the bucket was dropped, and its sealer after it."""
 
 BORN_AGAIN: Final = ("repeat insert_sink 30", "& stall before update_sink 40")
 """Another mover takes over and ends; then a late copy brings back the row as it was."""
 
-HELPED: Final = ("repeat insert_bucket 20", "@ stall before fill_bucket 25")
+HELPED: Final = ("repeat insert_bucket 8.5", "@ stall before fill_bucket 9.5")
 """The same, and the sealer is another client, which has helped."""
 
 AIMS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {

@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 
 from tests.ablations import ABLATIONS, Ablation
 from tests.simulation.__main__ import KEPT, code_hash
-from tests.simulation.ablated import load, module_of
+from tests.simulation.ablated import is_missed, load, module_of
 from tests.simulation.aims import aims_of
 from tests.simulation.classes import why_outside
 from tests.simulation.draws import Draws
@@ -97,11 +97,6 @@ def _aim(text: str) -> tuple[str, str, str, float]:
     whose = text[0] if text[0] in "&@" else ""
     *action, statement, lasts_s = text.removeprefix(whose).split()
     return whose, " ".join(action), statement, float(lasts_s)
-
-
-def is_missed(wrong: list[str]) -> bool:
-    """Whether a promise was broken: another error says that the code around the rule is broken."""
-    return bool(wrong) and (not wrong[0].startswith("error") or "AssertionError" in wrong[0])
 
 
 def without(work: Work) -> dict[str, Any]:
