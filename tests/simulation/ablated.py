@@ -28,8 +28,8 @@ from tests.simulation.classes import why_outside
 OURS: Final = ("cassieq_spark", "tests.simulation", "tests.storm", "tests.children")
 AT_ONCE: Final = 10
 
-PROMISED: Final = ("AssertionError", "IllegalMove")
-"""Errors that are a broken promise, too: a program's own, and a bucket's move that is none."""
+PROMISED: Final = ("AssertionError", "IllegalMove", "RowCorrupt")
+"""Errors that are a broken promise, too: a program's own, and those of a row that is wrong."""
 
 Change = Callable[[str], Any]
 """Takes the source of a module; returns what is compiled in its place."""

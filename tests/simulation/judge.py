@@ -76,9 +76,14 @@ def ended(history: list[Entry]) -> list[Anomaly]:
 
 
 def _is_doubtful(entry: Entry) -> bool:
-    """Whether somebody may have been given something, and did not say so."""
+    """Whether somebody may have been given something, and did not say so.
+
+    Whose lease is over before the claim is answered does not say so, either.
+    """
     is_put = entry["who"].startswith(("producer", "repair"))
-    return entry["what"] in {"died", "leased"} or (entry["what"] == "failed" and not is_put)
+    return entry["what"] in {"died", "leased", "slept"} or (
+        entry["what"] == "failed" and not is_put
+    )
 
 
 def late(history: list[Entry]) -> list[Anomaly]:

@@ -58,6 +58,9 @@ DRAINED_WITHIN_S = 900.0
 QUIET = 1
 MOST_CLIENTS = 5
 HOLD_S = 120.0
+SHORTEST_HOLD_S = 2.0
+"""What a program leases is its own for so long at least."""
+
 BACK_WITHIN_S, WAITS = 240.0, 12
 SILENT_S = 40.0
 DEAD = "dead"
@@ -220,6 +223,8 @@ class Play:
             await asyncio.sleep(world.spelled_until_s - world.loop.time())
         mischief.end()
         successors.cancel()
+        if world.slept_s >= SHORTEST_HOLD_S:
+            self.history.append({"at": world.loop.time(), "who": "somebody", "what": "slept"})
         if any(one.is_dead for one in world.transports):
             self.history.append({"at": world.loop.time(), "who": "somebody", "what": "died"})
         for _ in range(round(PEACE_S)):

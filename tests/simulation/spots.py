@@ -93,6 +93,7 @@ class Spot:
         self.left -= 1
         if self.number:
             world.spelled_until_s = max(world.spelled_until_s, loop.time() + self.lasts_s)
+            world.slept_s = max(world.slept_s, self.lasts_s if "stall" in self.action else 0.0)
         world.seen[f"{self.action} a statement"] += 1
         match self.action:
             case "kill before":

@@ -102,5 +102,6 @@ def test_what_is_wrong_is_told(judge: Any, wrong: list[Any], right: list[Any]) -
 
 
 @pytest.mark.parametrize("judge", [late, skipped])
-def test_a_client_that_died_may_have_had_it(judge: Any) -> None:
-    assert judge([got(2), other("died"), ACKS, ACKED]) == []
+@pytest.mark.parametrize("what", ["died", "slept"])
+def test_a_client_that_died_or_slept_may_have_had_it(judge: Any, what: str) -> None:
+    assert judge([got(2), other(what), ACKS, ACKED]) == []

@@ -275,6 +275,7 @@ class World:
         spots: What befalls them at which statement, while there are faults.
         has_faults: Whether faults may still come.
         spelled_until_s: Until then spots last that were spelled.
+        slept_s: For how long one of them has let a process stand still, at most.
         sent: How many statements of each name each client has sent.
         unanswered: How many errors each client was told.
         may_kill: Whether this client may die now.
@@ -330,7 +331,7 @@ class World:
         drawn = spots_of(Draws(seed, "spots"), self.themes)
         self.spots = [one for one in (*map(spelled, spots), *drawn) if self.has(one.name)]
         self.has_faults = True
-        self.spelled_until_s = 0.0
+        self.spelled_until_s = self.slept_s = 0.0
         self.sent: Counter[tuple[str, str]] = Counter()
         self.unanswered: Counter[str] = Counter()
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
