@@ -379,7 +379,8 @@ class Play:
             queue, _ = await client.find_or_create_queue("temp", **settings_of_lives(self._world))
             await queue.put(b"last")
             got: set[bytes] = set()
-            while messages := await queue.get(100, visibility_timeout=HOLD_S, wait=5):
+            who = "last life"  # else it is the process's number
+            while messages := await queue.get(100, visibility_timeout=HOLD_S, wait=5, consumer=who):
                 got |= {one.body for one in messages}
                 await queue.ack(messages)
             await queue.delete(force=True)
