@@ -20,8 +20,7 @@
     ├─ AccessError                   AuthenticationFailed (RequestTimeSkewed) · AccessDenied
     └─ HostError     EmbeddedFailed · DiskFull · JavaNotFound · OutputFailed · WorkerEnvironment
 
-Spark carries only text across its boundary. So ``str(error)`` starts with ``[cassieq:<code>]`` and
-stands alone: what happened, which one, what to do. No code is ever renamed. Every error pickles.
+The text stands alone, and begins with ``[cassieq:<code>]``. No code is ever renamed; all pickle.
 """
 
 from __future__ import annotations
@@ -220,7 +219,7 @@ class ScheduleNotFound(ScheduleError):
 
 
 class ScheduleExists(ScheduleError):
-    """A schedule of that name exists, with another definition.
+    """A schedule of that name exists, with another definition or for another queue.
 
     Remedy:
         Alter it, delete it, or choose another name.
@@ -436,7 +435,8 @@ class SinkIdReused(SinkError):
     """The sink id belongs to another query, queue, checkpoint or write.
 
     Remedy:
-        Use another sinkId, or stop the query that owns this one. If it is gone: forget_sink().
+        Use another sinkId, or stop the query that owns this one. Call client.forget_sink(queue,
+        sink_id) only if that query is gone for good.
     """
 
 
@@ -445,7 +445,7 @@ class SinkDiverged(SinkError):
 
     Remedy:
         If another query runs on the checkpoint, stop one of the two. If none does, start from the
-        newest checkpoint, or call forget_sink(): the queue may then get messages twice.
+        newest checkpoint, or client.forget_sink(queue, sink_id): it may get messages twice.
     """
 
 

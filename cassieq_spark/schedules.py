@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -53,11 +53,6 @@ MOST_TIMES: Final = 1_000
 
 MOST_BACKFILLED: Final = 500
 """The most times that one call puts again: the row names them."""
-
-
-Infos = list["ScheduleInfo"]
-Times = list[datetime]
-"""Times with a time zone."""
 
 
 @frozen
@@ -239,7 +234,7 @@ class Schedules(OfOneProcess):
         return ScheduleInfo.of(await self._row(name), self._store.clock.now_us())
 
     @blocking
-    async def list(self, queue: str | None = None) -> Infos:
+    async def list(self, queue: str | None = None) -> Sequence[ScheduleInfo]:
         """Return all schedules of this data centre, or those of a queue, by name."""
         await schema.check(self._store.session)
         now_us = self._store.clock.now_us()
@@ -250,7 +245,7 @@ class Schedules(OfOneProcess):
         ]
 
     @blocking
-    async def next_times(self, name: str, count: int = 5) -> Times:
+    async def next_times(self, name: str, count: int = 5) -> Sequence[datetime]:
         """Return the next times of a schedule, in its time zone; none if it is paused.
 
         Raises:

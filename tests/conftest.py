@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -20,7 +22,6 @@ from cassieq_spark.testing import ConditionNotMet, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from xdist.remote import Producer
 
@@ -268,7 +269,7 @@ def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     What fixtures of a wider scope run is not the test's: they are set up before this one.
     """
     pools = {_pool(thread) for thread in threading.enumerate()}
-    children = set(psutil.Process().children())
+    children = set(_children())
     rings = [
         request.getfixturevalue(owner).data_dir
         for name, owner in RESTARTED.items()
@@ -319,11 +320,22 @@ def _is_shared(thread: threading.Thread) -> bool:
     return any(module.startswith(SHARED_THREAD_MODULES) for module in modules)
 
 
+def _children() -> list[psutil.Process]:
+    """This process's. Where Linux tells them, `psutil` need not look at every process there is."""
+    found: list[psutil.Process] = []
+    if not Path("/proc/thread-self/children").exists():
+        return psutil.Process().children()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):  # it has ended
+            found += [psutil.Process(int(one)) for one in (thread / "children").read_text().split()]
+    return found
+
+
 def _left_children(before: set[psutil.Process], rings: list[Path]) -> list[psutil.Process]:
     """A shared ring's nodes may be others than before: a test that kills one starts it again."""
     return [
         child
-        for child in psutil.Process().children()
+        for child in _children()
         if child not in before and not any(_command_names(child, ring) for ring in rings)
     ]
 

@@ -266,7 +266,7 @@ def dispatch(connection: Connected, logs: Logged, out: Printed, *, once: bool = 
                 interrupt.pause_until(SystemClock(), inf)
             return
         done = client.schedules.dispatch()
-    out.result({"schedules": done.schedules, "touched": done.touched, "put": done.put})
+    out.result({"schedules": done.schedules, "looked_at": done.looked_at, "put": done.put})
     for name, problem in sorted(done.problems.items()):
         print_problem(f"schedule {name!r}: {problem}")
     if done.problems:

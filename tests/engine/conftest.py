@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fixtures.leaps import LEAPS
 from tests.fixtures.places import Simulated, on_the_node
 from tests.fixtures.queues import door, keyspace, open_door, passing_time, still_time
 
@@ -23,6 +24,16 @@ def _node(request: pytest.FixtureRequest) -> None:
     """Start the node before the first test: what a test starts must not outlive it."""
     if request.config.getoption("real"):
         request.getfixturevalue("cassandra")
+
+
+@pytest.fixture(autouse=True)
+def _leaps(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On the simulated Cassandra no test waits in real time."""
+    if request.config.getoption("real"):
+        yield
+        return
+    with LEAPS.on():
+        yield
 
 
 @pytest.fixture

@@ -216,16 +216,16 @@ def test_receipts_of_all_lanes_are_acked_together_with_a_verdict_each(open_door:
 
 
 def test_a_consumer_hands_out_acks_and_renews_over_lanes(open_door: OpenDoor) -> None:
-    door = open_door(priorities=3, shards=2, visibility_timeout=1, linger=0)
+    door = open_door(priorities=3, shards=2, visibility_timeout=5, linger=0)
     sent = {f"{number}".encode() for number in range(60)}
     for body in sent:
         door.queue.put(body, priority=int(body) % 3, key=body.decode())
 
     seen: Counter[bytes] = Counter()
-    with door.queue.consumer(prefetch=20, idle_timeout=1) as consumer:
+    with door.queue.consumer(prefetch=20, idle_timeout=5) as consumer:
         for message in consumer:
             if not seen:
-                door.clock.wait(1.5)  # what waits in the consumer is renewed meanwhile
+                door.clock.wait(7.5)  # what waits in the consumer is renewed meanwhile
             seen[message.body] += 1
             consumer.ack(message)
 

@@ -31,11 +31,22 @@ from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.fixtures.places import Places
     from tests.fixtures.queues import Door, OpenDoor
 
 KEPT = 3
 """How many queues a client of these tests keeps its work of."""
+
+
+@pytest.fixture(autouse=True)
+def _none_but_the_tests_own() -> Iterator[None]:
+    """What was there before is not among the collector's objects, which are counted."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

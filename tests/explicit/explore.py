@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -65,6 +68,19 @@ class Explored(Generic[S]):
         return f"{counts}, depth {self.depth}" + (f"\n{self.trace}" if self.trace else "")
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """States are values without cycles: it would look at millions of them again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_no_collector()
 def explore(model: Model[S], *, limit: int) -> Explored[S]:
     """Visit every state that can be reached, nearest first; stop at the first that is broken."""
     start = model.start()

@@ -53,7 +53,7 @@ def test_a_schedule_is_created_shown_altered_paused_and_deleted(cli: CommandLine
     )
     assert {"schedule": "report", "put": 0} == json.loads(again.out)  # it began later
     passed = cli("schedule", "dispatch", "--once", "--json")
-    assert (1, 0) == tuple(json.loads(passed.out)[one] for one in ("schedules", "touched"))
+    assert (1, 0) == tuple(json.loads(passed.out)[one] for one in ("schedules", "looked_at"))
     refused = cli("schedule", "delete", "report")
     assert 2 == refused.code
     assert "--yes" in refused.err

@@ -32,8 +32,8 @@ AGAIN = b"|again"
 FAR_S = 190
 """With periods of a minute, a message with this delay waits in a due lane."""
 
-SHARED_S = 5
-"""How long all producers put the same keys, and then others."""
+SHARED_S = (5, 40, 40)
+"""How long all producers put the same keys, and then others: one of these."""
 
 
 class Log:
@@ -72,14 +72,21 @@ class Program(Protocol):
 class Producer:
     """Puts so many messages: one and many, at once and delayed, with and without keys."""
 
-    def __init__(self, world: World, queue: AsyncQueue, log: Log, count: int) -> None:
+    def __init__(
+        self, world: World, queue: AsyncQueue, log: Log, count: int, client: str = ""
+    ) -> None:
+        self._world = world
         self._queue = queue
         self._log = log
         self._count = count
+        self._client = client
         self._draws = Draws(world.seed, log.who)
         settings = queue.settings
         self._shares = settings.dedup_window_s is not None
+        self._shared_s = Draws(world.seed, "shared keys").choice(SHARED_S)
         self._far_share = 0.1 if settings.schedule_period_s == 60 else 0.0
+        self._regrets = Draws(world.seed, f"regrets of {log.who}")
+        self._regret_share = self._regrets.choice([0.0] * 5 + [0.5])
 
     async def work(self, is_over: Callable[[], bool]) -> None:
         del is_over  # it ends with its last message
@@ -88,7 +95,11 @@ class Producer:
             many = draws.randint(1, 8) if draws.random() < 0.5 else 1
             keys = [f"{self._log.who}.{done + at}" for at in range(many)]
             done += many
-            if self._shares and draws.random() < 0.3:
+            if many == 1 and self._regrets.random() < self._regret_share:
+                ids = await self._put(keys, chooses_ids=False)
+                await self._log.sleep(self._regrets.choice([0.1, 1.0, 3.0]))
+                await self._cancel(ids, keys)
+            elif self._shares and draws.random() < 0.3:
                 await self._put_shared(many)
             elif draws.random() < self._far_share:
                 await self._put_far(keys)
@@ -100,7 +111,7 @@ class Producer:
 
     async def _put_shared(self, many: int) -> None:
         """Put keys that others put at the same time."""
-        keys = [f"shared.{self._log.now() // SHARED_S:.0f}.{at}" for at in range(many)]
+        keys = [f"shared.{self._log.now() // self._shared_s:.0f}.{at}" for at in range(many)]
         await self._put(keys, dedup_keys=keys)
 
     async def _put_far(self, keys: list[str]) -> None:
@@ -108,7 +119,11 @@ class Producer:
         is_cancelled = len(keys) == 1 and self._draws.random() < 1 / 3
         # A chosen id is not indexed.
         ids = await self._put(keys, delay=FAR_S, far=True, chooses_ids=not is_cancelled)
-        if not is_cancelled or not ids:
+        if is_cancelled:
+            await self._cancel(ids, keys)
+
+    async def _cancel(self, ids: list[str], keys: list[str]) -> None:
+        if not ids:
             return
         op = self._log.begin("cancels", key=keys[0])
         try:
@@ -136,7 +151,10 @@ class Producer:
             "key": draws.choice((None, "a", "b", "c")),
         }
         shared = dedup_keys is not None
-        op = log.begin("puts", keys=keys, delay=delay, ttl=ttl, shared=shared, far=far)
+        kept_s = queue.settings.retention_s
+        about = {"delay": delay, "ttl": ttl, "shared": shared, "far": far, "kept": kept_s}
+        op = log.begin("puts", keys=keys, **about)
+        unanswered = self._world.unanswered[self._client]
         bodies = [key.encode() for key in keys]
         times: dict[str, Any] = {"delay": delay, "ttl": ttl}
         try:
@@ -156,7 +174,8 @@ class Producer:
             unknown = [known[one] for one in error.message_ids if one in known]
             if not chooses_ids:
                 stored, unknown = [], keys
-            log.say("put", op=op, stored=stored, unknown=unknown)
+            answered = unanswered == self._world.unanswered[self._client]
+            log.say("put", op=op, stored=stored, unknown=unknown, answered=answered)
             log.say("failed", error=str(error))
             return []
         except CassieqError as error:
@@ -238,10 +257,12 @@ class Consumer:
     def _about(self, messages: list[Delivery]) -> dict[str, Any]:
         """Describe what was got: also for how many seconds of true time the first lease lasts."""
         first = min(one.visible_until for one in messages)
+        last = max(one.visible_until for one in messages)
         return {
             "named": named(messages),
             "again": [one.body.count(AGAIN) for one in messages],
             "left": round((first - time_of(START_US)).total_seconds() - self._log.now(), 3),
+            "most": round((last - time_of(START_US)).total_seconds() - self._log.now(), 3),
         }
 
     async def ack(self, messages: list[Delivery]) -> None:
@@ -293,6 +314,12 @@ class Redriver:
                 self._log.say("failed", error=str(error))
 
 
+def settings_of_lives(world: World) -> dict[str, int]:
+    """Draw the settings that a world gives to each queue that it creates again."""
+    draws = Draws(world.seed, "settings of lives")
+    return {"bucket_size": 4, "priorities": draws.choice([1, 2]), "shards": draws.choice([1, 2])}
+
+
 class Recreator:
     """Creates, uses and deletes one queue, beside others who do the same.
 
@@ -305,6 +332,7 @@ class Recreator:
         self._name = name
         self._log = log
         self._draws = Draws(world.seed, log.who)
+        self._settings = settings_of_lives(world)
         self._puts = 0
         self._purged = 0
 
@@ -318,14 +346,17 @@ class Recreator:
 
     async def _live(self, is_over: Callable[[], bool]) -> None:
         draws = self._draws
-        queue, _ = await self._client.find_or_create_queue(self._name, bucket_size=4)
+        queue, _ = await self._client.find_or_create_queue(self._name, **self._settings)
         life, mine = f"{queue.created_at}".encode(), self._log.who.encode()
+        self._log.say("life", life=life)
         while not is_over():
+            begun = self._log.now()
             match draws.choice(["put", "put", "put", "get", "get", "get", "purge", "delete"]):
                 case "put":
                     self._puts += 1
                     body = b"|".join((life, mine, str(self._puts).encode()))
                     await queue.put_many([body] * draws.randint(1, 6))
+                    self._log.say("lived", life=life, begun=begun)
                 case "get":
                     messages = await queue.get(
                         10, visibility_timeout=2, wait=0.2, consumer=self._log.who
@@ -335,13 +366,16 @@ class Recreator:
                         assert found[1] != mine or int(found[2]) > self._purged, (
                             f"{found} was purged"
                         )
+                        self._log.say("lived", life=life, begun=begun)
                     await queue.ack(messages)
                 case "purge":
                     before = self._puts
                     await queue.purge()
                     self._purged = before
                 case "delete":
+                    self._log.say("life ends", life=life)
                     await queue.delete(force=True)
+                    self._log.say("life ended", life=life)
             await self._log.sleep(draws.choice([0.05, 0.5]))
 
 

@@ -75,6 +75,7 @@ class Mischief:
         self._weather.cut.clear()
         self._weather.slow.clear()
         self._world.spots.clear()
+        self._world.has_faults = False
         self._world.away_until_s = 0.0
         for one in self._transports:
             one.unanswered = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tests.storm.book import read
 from tests.storm.checker import Anomaly
@@ -15,11 +15,16 @@ MAIN = "orders"
 LATE_S = 1.0
 """By how much the clocks of a client's nodes may be wrong."""
 
+LONGER_S = 60.0
+"""By how much a lease may be longer than was asked for: four requests that are answered at last."""
+
+SHORT_S = 1.0
+"""In so short a time no bucket is filled, drained and dropped, as it rests for two seconds."""
+
 
 def judged(history: list[Entry]) -> list[Anomaly]:
     """Return what is wrong by any of these rules."""
-    judges = (hidden, ended, late, skipped, reverted, renewed)
-    return [one for judge in judges for one in judge(history)]
+    return [one for judge in JUDGES for one in judge(history)]
 
 
 def hidden(history: list[Entry]) -> list[Anomaly]:
@@ -71,9 +76,14 @@ def ended(history: list[Entry]) -> list[Anomaly]:
 
 
 def _is_doubtful(entry: Entry) -> bool:
-    """Whether somebody may have been given something, and did not say so."""
+    """Whether somebody may have been given something, and did not say so.
+
+    Whose lease is over before the claim is answered does not say so, either.
+    """
     is_put = entry["who"].startswith(("producer", "repair"))
-    return entry["what"] in {"died", "leased"} or (entry["what"] == "failed" and not is_put)
+    return entry["what"] in {"died", "leased", "slept"} or (
+        entry["what"] == "failed" and not is_put
+    )
 
 
 def late(history: list[Entry]) -> list[Anomaly]:
@@ -167,3 +177,103 @@ def renewed(history: list[Entry]) -> list[Anomaly]:
                 and not any(entry["begun"] < back < one.returned for back in uncounted)
             ]
     return [Anomaly(kind="two_leases", what=what) for what in found]
+
+
+def doubtful(history: list[Entry]) -> list[Anomaly]:
+    """Return the short puts whose outcome nobody knew, though all they asked was answered [R2]."""
+    begun = {entry["op"]: entry for entry in history if entry["what"] == "puts"}
+    found = []
+    for entry in history:
+        if entry["what"] == "put" and entry["unknown"] and entry.get("answered"):
+            since = begun[entry["op"]]["at"]
+            if entry["at"] - since < SHORT_S:
+                what = (
+                    f"{entry['who']} put {entry['unknown']} from {since:.3f} to {entry['at']:.3f}"
+                )
+                found.append(Anomaly(kind="doubtful", what=what))
+    return found
+
+
+def longer(history: list[Entry]) -> list[Anomaly]:
+    """Return the leases that last much longer than their get had asked for [T17, R21].
+
+    What is read or written slowly may make them longer, but no process that has slept.
+    """
+    return [
+        Anomaly(kind="longer", what=f"{one['who']} got {one['named'][0]} for {one['most']} s")
+        for one in history
+        if one["what"] == "got" and one.get("most", 0.0) > one["hold"] + LONGER_S
+    ]
+
+
+def outlived(history: list[Entry]) -> list[Anomaly]:
+    """Return the puts and gets in a queue that began when it had been deleted [P13, T14, R25]."""
+    ends: dict[bytes, float] = {}
+    for entry in history:
+        if entry["what"] == "life ended":
+            ends.setdefault(entry["life"], entry["at"])
+    return [
+        Anomaly(kind="outlived", what=f"{one['who']} used {one['life']} from {one['begun']:.3f}")
+        for one in history
+        if one["what"] == "lived" and one["begun"] > ends.get(one["life"], math.inf)
+    ]
+
+
+def vanished(history: list[Entry]) -> list[Anomaly]:
+    """Return the queues that another one of their name has replaced, and nobody deleted [P13]."""
+    lives: dict[bytes, None] = {}
+    ending: set[bytes] = set()
+    found = []
+    for entry in history:
+        if entry["what"] == "life ends":
+            ending.add(entry["life"])
+        elif entry["what"] == "life" and entry["life"] not in lives:
+            what = f"{entry['who']} found {entry['life']} at {entry['at']:.3f}"
+            found += [
+                Anomaly(kind="vanished", what=f"{what} in place of {one}")
+                for one in lives
+                if one not in ending
+            ]
+            ending |= lives.keys()
+            lives[entry["life"]] = None
+    return found
+
+
+def replayed(history: list[Entry]) -> list[Anomaly]:
+    """Return the batches that a next run had without some of their rows, while they were leased.
+
+    The run before had died in the middle of the batch: it has acked nothing of it [P25].
+    """
+    lives = read(history).lives
+    done = {(one["batch"], one["run"]) for one in history if one["what"] == "done"}
+    until: dict[tuple[int, str], float] = {}
+    first: dict[int, Entry] = {}
+    found = []
+    for entry in history:
+        if entry["what"] == "leased":
+            until.setdefault((entry["seq"], entry["run"]), entry["begun"] + entry["hold"])
+        elif entry["what"] == "rows":
+            before = first.setdefault(entry["batch"], entry)
+            who = before["batch"], before["run"]
+            is_leased = entry["at"] < until.get((before["seq"], before["run"]), 0.0)
+            keys = {key for key, _, _ in entry["named"]} | lives.keys()
+            missing = [key for key, _, _ in before["named"] if key not in keys]
+            if missing and is_leased and who not in done:
+                what = f"batch {who[0]}: run {entry['run']} has not {missing[:3]} of {who[1]}"
+                found.append(Anomaly(kind="replayed", what=what))
+    return found
+
+
+JUDGES: Final = (
+    hidden,
+    ended,
+    late,
+    skipped,
+    reverted,
+    renewed,
+    doubtful,
+    longer,
+    outlived,
+    vanished,
+    replayed,
+)

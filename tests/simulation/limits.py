@@ -69,6 +69,7 @@ LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "repair.heal.WINDOW": (1, 4),
     "repair.verify.WINDOW": (1, 4),
     "store.tables.messages.UNREAD_BYTES": (0, 100),
+    "store.tables.sinks.LIST_IN_ROW_BYTES": (20,),
 }
 """Each limit, and the values that a seed may give it."""
 

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import CassieqError
+from cassieq_spark.model.lanes import DueLane
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
-from tests.simulation.actors import Consumer, Log, Producer, Program, Recreator, Redriver, Repairer
+from tests.simulation.actors import (
+    Consumer,
+    Log,
+    Producer,
+    Program,
+    Recreator,
+    Redriver,
+    Repairer,
+    settings_of_lives,
+)
 from tests.simulation.draws import Draws
 from tests.simulation.faults import Mischief
 from tests.simulation.judge import MAIN, judged
@@ -45,6 +55,9 @@ WRONG_BY_S = 7_200.0
 QUIET = 1
 MOST_CLIENTS = 5
 HOLD_S = 120.0
+SHORTEST_HOLD_S = 2.0
+"""What a program leases is its own for so long at least."""
+
 BACK_WITHIN_S, WAITS = 240.0, 12
 SILENT_S = 40.0
 DEAD = "dead"
@@ -78,6 +91,7 @@ def run(
     variant: Variant | None = None,
     without: Collection[str] = (),
     is_outside: bool = False,
+    spots: Collection[str] = (),
 ) -> Result:
     """Run one seed; note each statement in ``trace``.
 
@@ -85,8 +99,11 @@ def run(
         variant: Of Paxos; None: v1 or v2, as the seed draws.
         without: Parts of its plan that are not played.
         is_outside: Whether its world is outside of what is permitted.
+        spots: More trouble at statements, spelled as in `tests.simulation.spots`.
     """
-    world = World(seed, trace=trace, variant=variant, without=without, is_outside=is_outside)
+    world = World(
+        seed, trace=trace, variant=variant, without=without, is_outside=is_outside, spots=spots
+    )
     with world.running():
         play = Play(world)
         play.prepare()
@@ -128,6 +145,7 @@ class Play:
         self._is_over = False
         self._may_start = True
         self._bucket_size = 0
+        self._kept_s: float | None = None
 
     def prepare(self) -> None:
         """Make the tables and the queues."""
@@ -153,8 +171,22 @@ class Play:
             settings |= {"schedule_period": 60, "schedule_after": 60}
         if "dead" in themes or draws.random() < 0.2:
             settings |= {"max_deliveries": draws.choice([2, 4]), "dead_letter_queue": DEAD}
+        settings |= self._seldom(settings)
         client.create_queue(MAIN, **settings)
+        self._kept_s = settings.get("retention")
         self._bucket_size = settings["bucket_size"]
+
+    def _seldom(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Draw settings that few worlds have, and that change no draw of the others."""
+        draws = Draws(self._world.seed, "seldom settings")
+        match draws.choice(["linger", "retention", "deaths", *["none"] * 7]):
+            case "linger":  # longer than a bucket rests [T12]
+                return {"linger": 20.0}
+            case "retention" if "sink" not in self._world.themes:
+                return {"retention": 60}
+            case "deaths" if "dead_letter_queue" not in settings:
+                return {"max_deliveries": 2}
+        return {}
 
     async def work(self) -> list[Anomaly]:
         """Let clients work among faults, then in peace; take all that is left."""
@@ -202,8 +234,12 @@ class Play:
         if draws.random() < (0.5 if "drops" in world.themes else 0.2) and world.has("leap"):
             await self._leap()
             await mischief.work(world.loop.time() + AFTER_A_LEAP_S)
+        while world.spelled_until_s > world.loop.time():  # the others work on meanwhile
+            await asyncio.sleep(world.spelled_until_s - world.loop.time())
         mischief.end()
         successors.cancel()
+        if world.slept_s >= SHORTEST_HOLD_S:
+            self.history.append({"at": world.loop.time(), "who": "somebody", "what": "slept"})
         if any(one.is_dead for one in world.transports):
             self.history.append({"at": world.loop.time(), "who": "somebody", "what": "died"})
         for _ in range(round(PEACE_S)):
@@ -261,7 +297,8 @@ class Play:
             source = Source(world, self.history, "source", MAIN, self._bucket_size)
             self._queries.append(source)
             world.on_event.append(source.note_late)
-        if ("sink" in world.themes or draws.random() < 0.05) and world.has("sink"):
+        has_sink = "sink" in world.themes or draws.random() < 0.05
+        if has_sink and self._kept_s is None and world.has("sink"):
             self._queries.append(Sink(world, self.history, "sink", MAIN, self._bucket_size))
 
         async def client() -> tuple[Client, WorldTransport]:
@@ -289,7 +326,7 @@ class Play:
         themes = world.themes
         if number == 0 or draws.random() < 0.5:
             count = draws.choice([10, 25])
-            begin("producer", lambda log: Producer(world, main, log, count))
+            begin("producer", lambda log: Producer(world, main, log, count, transport.name))
         if number == 0 or draws.random() < 0.7:
             begin("consumer", lambda log: Consumer(world, main, log))
         if draws.random() < (0.4 if "dead" in themes else 0.1):
@@ -346,7 +383,40 @@ class Play:
         await self._take_in_order(consumers[0], queues[0], log)
         for one in consumers:
             await one.ack(await one.get(100, HOLD_S, 0))
-        return [*await self._blocked(client), *_of_tables(await client.verify())]
+        return await self._left_over(client)
+
+    async def _left_over(self, client: AsyncClient) -> list[Anomaly]:
+        """Return what is wrong with the tables of drained queues."""
+        blocked = await self._blocked(client)
+        if "lives" in self._world.themes:
+            blocked += await self._one_more_life(client)
+        return [*blocked, *_of_tables(await client.verify())]
+
+    async def _one_more_life(self, client: AsyncClient) -> list[Anomaly]:
+        """Create, use and delete the queue of the theme "lives"; look what its lives have left."""
+        try:
+            queue, _ = await client.find_or_create_queue("temp", **settings_of_lives(self._world))
+            await queue.put(b"last")
+            got: set[bytes] = set()
+            who = "last life"  # else it is the process's number
+            while messages := await queue.get(100, visibility_timeout=HOLD_S, wait=5, consumer=who):
+                got |= {one.body for one in messages}
+                await queue.ack(messages)
+            await queue.delete(force=True)
+        except CassieqError as error:
+            return [Anomaly(kind="stuck", what=f"a queue cannot live again: {error}")]
+        found = [] if b"last" in got else [Anomaly(kind="lost", what=f"of another life: {got}")]
+        await client.repair(full=True)
+        store = client._sync.store
+        rows = await store.everything.buckets(), await store.everything.messages()
+        left = {lane for some in rows for lane, _ in some}
+        left -= {lane for row in await store.queues.read_all() for lane in row.lanes}
+        for name in (MAIN, DEAD):
+            of_queue = await client._sync._lane(name)
+            left -= {one for one in left if DueLane.said_by(of_queue.lane_id, one)}
+        if left:
+            found.append(Anomaly(kind="tables", what=f"rows of lanes that are gone: {left}"))
+        return found
 
     async def _blocked(self, client: AsyncClient) -> list[Anomaly]:
         """Return the lanes of which repair does not drop all: something there never ends."""
@@ -386,4 +456,6 @@ class Play:
 
 
 def _of_tables(report: VerifyReport) -> list[Anomaly]:
-    return [Anomaly(kind="tables", what=str(one)) for one in (*report.findings, *report.problems)]
+    # A list that nobody names takes space until the next full repair, no more.
+    found = [one for one in report.findings if one.kind != "list_without_sink"]
+    return [Anomaly(kind="tables", what=str(one)) for one in (*found, *report.problems)]

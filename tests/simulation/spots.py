@@ -1,10 +1,12 @@
 """Trouble at named statements: there a client dies, stands still, or loses an answer.
 
 A seed has one or two themes: what its programs do, and at which of their statements this happens.
+More trouble can be spelled: ``stall after update_bucket 7 of client 2 for 12.0 s``.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +50,9 @@ OF_SCHEDULES: Final = tuple(
 """What programs with schedules send; they have a play of their own."""
 
 ACTIONS: Final = ("kill before", "kill after", "stall before", "stall after", "lose", "late")
+SPELLED: Final = (*ACTIONS, "lose and stall", "repeat")
+"""Those that can be spelled."""
+
 LASTS_S: Final = (1.0, 4.0, 12.0, 12.0, 45.0)
 MOST_SPOTS: Final = 4
 
@@ -59,18 +64,28 @@ class Spot:
     Attributes:
         left: How often it still happens.
         share: Of how many of them it happens.
+        client: Whose statement it is; empty: anybody's.
+        number: Which one of that client's statements of this name, from 1; 0: any.
     """
 
     statement: str
     action: str
     lasts_s: float
-    share: float
-    left: int
+    share: float = 1.0
+    left: int = 1
+    client: str = ""
+    number: int = 0
 
     @property
     def name(self) -> str:
         """Its name in the plan."""
-        return f"{self.action} {self.statement} for {self.lasts_s} s"
+        which = f" {self.number} of {self.client}" if self.number else ""
+        return f"{self.action} {self.statement}{which} for {self.lasts_s} s"
+
+    def is_at(self, client: str, statement: str, number: int) -> bool:
+        """Whether it is about this statement, so far as it still happens."""
+        is_theirs = not self.number or (self.client, self.number) == (client, number)
+        return self.left > 0 and self.statement == statement and is_theirs
 
     def happen(
         self,
@@ -83,6 +98,9 @@ class Spot:
         """Let it happen to a request of a client, in place of sending that."""
         loop = world.loop
         self.left -= 1
+        if self.number:
+            world.spelled_until_s = max(world.spelled_until_s, loop.time() + self.lasts_s)
+            world.slept_s = max(world.slept_s, self.lasts_s if "stall" in self.action else 0.0)
         world.seen[f"{self.action} a statement"] += 1
         match self.action:
             case "kill before":
@@ -96,12 +114,45 @@ class Spot:
             case "stall after":
                 client.clock.resumes_s = loop.time() + self.lasts_s
                 send(request, told)
+            case "lose and stall":
+                loop.call_later(self.lasts_s, told, OperationTimedOut("the answer was lost"))
+                client.clock.resumes_s = loop.time() + self.lasts_s
+                send(request, lambda _: None)
+            case "repeat":  # the answer is lost, and of what is sent again some copies come late
+                loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
+                for part in (1, 2, 3):
+                    loop.call_later(self.lasts_s * part / 3, send, request, lambda _: None)
+                send(request, lambda _: None)
             case "lose":
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
                 send(request, lambda _: None)
             case _:  # the connection breaks, and the node reads it later
                 loop.call_later(0.03, told, OperationTimedOut("the answer was lost"))
                 loop.call_later(self.lasts_s, send, request, lambda _: None)
+
+
+_SPELLED: Final = re.compile(
+    rf"({'|'.join(reversed(SPELLED))}) (\w+) (\d+) of (client \d+) for ([\d.]+) s", re.ASCII
+)
+
+
+def spelled(text: str) -> Spot:
+    """Read a spot of one statement as its name says it.
+
+    Raises:
+        ValueError: It is no such name.
+    """
+    found = _SPELLED.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not like 'lose update_bucket 7 of client 2 for 1.0 s'")
+    action, statement, number, client, lasts_s = found.groups()
+    return Spot(
+        statement=statement,
+        action=action,
+        lasts_s=float(lasts_s),
+        client=client,
+        number=int(number),
+    )
 
 
 def spots_of(draws: Draws, themes: list[tuple[str, ...]]) -> list[Spot]:

@@ -37,7 +37,7 @@ from tests.simulation import limits
 from tests.simulation.draws import Draws
 from tests.simulation.loop import VirtualPortal
 from tests.simulation.outside import WEATHERS
-from tests.simulation.spots import THEMES, Spot, spots_of
+from tests.simulation.spots import THEMES, Spot, spelled, spots_of
 from tests.simulation.unhinted import Unhinted
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ class WorldTransport(SimulatedTransport):
         if self.clock.stands_still_s:
             self._world.loop.call_later(self.clock.stands_still_s, self._tell, told, answer)
             return
+        self._world.unanswered[self.name] += isinstance(answer, BaseException)
         self._world.note_answer(self.name, answer)
         told(answer)
 
@@ -284,6 +285,11 @@ class World:
         themes: What its programs do.
         pace: How much slower they are than others.
         spots: What befalls them at which statement, while there are faults.
+        has_faults: Whether faults may still come.
+        spelled_until_s: Until then spots last that were spelled.
+        slept_s: For how long one of them has let a process stand still, at most.
+        sent: How many statements of each name each client has sent.
+        unanswered: How many errors each client was told.
         may_kill: Whether this client may die now.
         away_until_s: Until then the bucket that was read first does not answer.
         unhinted: Where a hint may be missing.
@@ -299,6 +305,7 @@ class World:
         without: Collection[str] = (),
         sends: tuple[str, ...] | None = None,
         is_outside: bool = False,
+        spots: Collection[str] = (),
     ) -> None:
         """Draw it.
 
@@ -348,7 +355,12 @@ class World:
             self.ring.has_hints = self.weather.has_handoff
             self.pace = self.weather.pace or self.pace
         self._draws_of_spots = Draws(seed, "at spots")
-        self.spots = [one for one in spots_of(Draws(seed, "spots"), send) if self.has(one.name)]
+        drawn = spots_of(Draws(seed, "spots"), send)
+        self.spots = [one for one in (*map(spelled, spots), *drawn) if self.has(one.name)]
+        self.has_faults = True
+        self.spelled_until_s = self.slept_s = 0.0
+        self.sent: Counter[tuple[str, str]] = Counter()
+        self.unanswered: Counter[str] = Counter()
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
         self.away_until_s = 0.0
         self._away: tuple[Any, ...] | None = None
@@ -365,11 +377,13 @@ class World:
         """Return the trouble that a client has with this statement now."""
         if client not in self.transports_in_use:
             return None
+        name = request.statement.name
         for one in self.spots:
-            if one.left and one.statement == request.statement.name:
-                draws = self._draws_of_spots
+            if one.is_at(client.name, name, self.sent[client.name, name]):
                 is_fatal = one.action.startswith("kill")
-                if draws.random() < one.share and (not is_fatal or self.may_kill(client)):
+                # A spelled one leaves the draws of the others alone.
+                happens = one.number or self._draws_of_spots.random() < one.share
+                if happens and (not is_fatal or self.may_kill(client)):
                     return one
         return None
 
@@ -395,6 +409,7 @@ class World:
     def note(self, who: str, request: Request) -> None:
         """Note a statement that is sent."""
         self.statements += 1
+        self.sent[who, request.statement.name] += 1
         rows = [[_UNSET if one is UNSET_VALUE else one for one in row] for row in request.rows]
         line = (round(self.loop.time(), 9), who, request.statement.name, repr(rows))
         self._hash.update(repr(line).encode())
@@ -469,6 +484,7 @@ class World:
         portal._finishing.clear()
         was_on = gc.isenabled()
         gc.disable()  # it runs finalizers at any time
+        gc.freeze()  # it looks for the world's garbage, and not at all that was there before
         try:
             with limits.limited(self.limits), limits.counted(self.seen, self._tell_event):
                 yield self
@@ -483,6 +499,7 @@ class World:
             failures = list(self.loop.failures)
             self.loop.drop()
             gc.collect()
+            gc.unfreeze()
             sys.unraisablehook = hook
             portal._portal = before
             for one, were in zip((portal._under_way, portal._finishing), kept, strict=True):

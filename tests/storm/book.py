@@ -143,8 +143,9 @@ def _puts(book: Book, entry: Entry) -> None:
     book.put.update(dict.fromkeys(entry["keys"], (entry["at"], entry["delay"])))
     if entry.get("far"):
         book.far.update(entry["keys"])
-    if entry.get("ttl") is not None:
-        end = entry["at"] + entry["delay"] + entry["ttl"]
+    lasts = [entry[name] for name in ("ttl", "kept") if entry.get(name) is not None]
+    if lasts:  # what a queue keeps for a time may live as long as others of its bucket
+        end = entry["at"] + entry["delay"] + min(lasts)
         book.lives.update(dict.fromkeys(entry["keys"], (end, math.inf)))
 
 

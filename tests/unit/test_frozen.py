@@ -9,14 +9,30 @@ import pickle
 import warnings
 from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import cassieq_spark as cassieq
 import cassieq_spark.spark
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.receipt import Receipt
+from cassieq_spark.model.recurring import Definition, Schedule, State, Status
+from cassieq_spark.model.slots import Slot
+from cassieq_spark.schedules import ScheduleInfo
 from tests.fixtures.public import offered
 from tests.unit.test_annotations import DELIVERY, INFO, MESSAGE, RECEIPT
+
+SCHEDULE = Schedule(
+    datacenter="here",
+    name="report",
+    queue="jobs",
+    lane=LaneId(UUID(int=1)),
+    status=Status.ACTIVE,
+    definition=Definition(every_us=60_000_000, headers={"a": "b"}),
+    state=State(cursor=Slot(0)),
+    touch_us=0,
+)
 
 VALUES: list[Any] = [
     INFO,
@@ -27,6 +43,8 @@ VALUES: list[Any] = [
     cassieq.QueueStats(buckets={"open": 1}, consumers={"one": 2}, by_priority={0: 3}),
     cassieq.ScheduledHour(due_from=MESSAGE.enqueued_at, priority=0, messages=1),
     cassieq.Settled(acked=1),
+    cassieq.Dispatched(schedules=1, looked_at=1, put=0, problems={"report": "no queue"}),
+    ScheduleInfo.of(SCHEDULE, 0),
     cassieq.Finding(queue="orders", kind="lost", bucket=1, what="a message"),
     RECEIPT,
 ]

@@ -34,7 +34,7 @@ COMMANDS = {
 
 MADE_BY_CALLS = (
     *("AsyncClient", "AsyncConsumer", "AsyncQueue", "Client", "Consumer", "Queue"),
-    "Node",
+    *("AsyncSchedules", "Node", "Schedules"),
 )
 """Classes whose objects calls return: how they are made is not for users."""
 

@@ -28,13 +28,13 @@ class Dispatched:
 
     Attributes:
         schedules: The number that exist.
-        touched: Those whose time had come.
+        looked_at: Those whose time had come.
         put: The messages that were put.
         problems: What went wrong, by schedule.
     """
 
     schedules: int
-    touched: int
+    looked_at: int
     put: int
     problems: Mapping[str, str]
 
@@ -79,7 +79,7 @@ async def dispatch(store: Store) -> Dispatched:
         event(_logger, "schedule_failed", schedule=name, error=problem)
     return Dispatched(
         schedules=len(known),
-        touched=len(touched),
+        looked_at=len(touched),
         put=sum(one.put for one in touched),
         problems=problems,
     )
