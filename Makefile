@@ -117,6 +117,7 @@ test: setup  ## All tests but the long ones; TESTS='tests/unit -k receipt' for s
 
 # Simulated worlds: so many seeds, on all cores.
 SIMULATED ?= 1000
+SCHEDULED ?= 200
 
 # Storms: so many seeds, one after the other; SEED=17 for one again, STORM_SECONDS=60 for longer ones.
 SEEDS ?= 5
@@ -127,7 +128,7 @@ MINUTES ?= 5
 
 .PHONY: fault
 fault: SIMULATED := 5000
-fault: fault-tests test-real simulate storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
+fault: fault-tests test-real simulate simulate-schedules storms fuzz  ## The long tests, then storms and the fuzzer: what make test leaves out
 
 # What make test runs on a simulated Cassandra: the same tests, and nothing else.
 .PHONY: test-real
@@ -143,6 +144,10 @@ fuzz: setup  ## Attack running gateways with made-up requests; MINUTES=120 for a
 simulate: $(INSTALLED)  ## Worlds in virtual time; SIMULATED=1000 seeds of them, SEED=17 to see one, OUTSIDE=1 for worse
 	@$(PYTHON) -m tests.simulation $(if $(OUTSIDE),--outside) \
 		$(if $(SEED),--seed $(SEED),--seeds $(SIMULATED))
+
+.PHONY: simulate-schedules
+simulate-schedules: $(INSTALLED)  ## The same with schedules alone: SCHEDULED=200 seeds of them
+	@$(PYTHON) -m tests.simulation.schedules 0 $(SCHEDULED)
 
 .PHONY: storms
 storms: setup  ## Storms of faults on a ring of three; SEEDS=100 for a long run, SEED=17 for one again

@@ -10,6 +10,8 @@ import argparse
 import asyncio
 import itertools
 import logging
+import multiprocessing
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -545,24 +547,33 @@ class Play:
 
 
 def main() -> None:
-    """Run seeds, and print what is wrong."""
+    """Run seeds, and print what is wrong; the exit code is 1 if anything is."""
     parser = argparse.ArgumentParser(prog="tests.simulation.schedules", description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("count", type=int, nargs="?", default=1)
     given = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     seen: Counter[str] = Counter()
     statements = wrong = 0
-    for seed in range(given.first, given.first + given.count):
-        done = run(seed)
-        seen += done.seen
-        statements += done.statements
-        if done.anomalies:
-            wrong += 1
-            print(seed, len(done.anomalies), *done.anomalies[:3], sep="\n  ", flush=True)  # noqa: T201
-    print(f"{given.count} seeds, {wrong} wrong, {statements} statements")  # noqa: T201
+    seeds = range(given.first, given.first + given.count)
+    with multiprocessing.Pool(initializer=logging.disable, initargs=(logging.CRITICAL,)) as pool:
+        for seed, anomalies, sent, events in pool.imap(_result_of, seeds):
+            seen += events
+            statements += sent
+            wrong += bool(anomalies)
+            if anomalies:
+                print(seed, len(anomalies), *anomalies[:3], sep="\n  ", flush=True)  # noqa: T201
+    print(f"{given.count} seeds of schedules, {wrong} wrong, {statements:,} statements")  # noqa: T201
     for name, count in sorted(seen.items()):
-        print(f"  {count:7} {name}")  # noqa: T201
+        print(f"  {count:9,} {name}")  # noqa: T201
+    sys.exit(bool(wrong))
+
+
+def _result_of(seed: int) -> tuple[int, list[str], int, Counter[str]]:
+    try:
+        done = run(seed)
+    except Exception as error:  # noqa: BLE001 - the simulation's own, or what a client raised
+        return seed, [f"{type(error).__name__}: {error}"], 0, Counter()
+    return seed, list(map(str, done.anomalies)), done.statements, done.seen
 
 
 if __name__ == "__main__":

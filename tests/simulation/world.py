@@ -320,8 +320,7 @@ class World:
         self.portal = VirtualPortal()
         self.loop = self.portal.loop
         self.seen: Counter[str] = Counter()
-        self.statements = 0
-        self.trace = trace
+        self.statements, self.trace = 0, trace
         self._hash = blake2b(digest_size=16)
         self.knobs = {"rows_per_page": self.draws.choice([5_000, 5_000, 3])}
         common = self.draws.choice([Variant.V2, Variant.V2, Variant.V1])
@@ -346,7 +345,7 @@ class World:
         )
         self.transports: list[WorldTransport] = []
         self.transports_in_use: list[WorldTransport] = []
-        self.leaps_until_s = 0.0
+        self.leaps_until_s = self.away_until_s = 0.0
         self.themes = self.draws.sample(list(THEMES), k=self.draws.choice([1, 1, 2]))
         self.pace = self.draws.choice([1, 1, 1, 12])
         send = [THEMES[one] for one in self.themes] if sends is None else [sends]
@@ -355,14 +354,13 @@ class World:
             self.ring.has_hints = self.weather.has_handoff
             self.pace = self.weather.pace or self.pace
         self._draws_of_spots = Draws(seed, "at spots")
-        drawn = spots_of(Draws(seed, "spots"), send)
-        self.spots = [one for one in (*map(spelled, spots), *drawn) if self.has(one.name)]
+        every = (*map(spelled, spots), *spots_of(Draws(seed, "spots"), send))
+        self.spots = [one for one in every if self.has(one.name)]
         self.has_faults = True
         self.spelled_until_s = self.slept_s = 0.0
         self.sent: Counter[tuple[str, str]] = Counter()
         self.unanswered: Counter[str] = Counter()
         self.may_kill: Callable[[WorldTransport], bool] = lambda _: False
-        self.away_until_s = 0.0
         self._away: tuple[Any, ...] | None = None
         self.on_event: list[Callable[[str, Mapping[str, Any]], None]] = []
         self.unhinted = Unhinted()
