@@ -12,6 +12,7 @@ from cassandra import ConsistencyLevel, Unavailable
 
 from cassieq_spark.store import statements
 from cassieq_spark.store.transport import Page, Request
+from cassieq_spark.testing.simulated.ring import Coordinator
 from cassieq_spark.testing.simulated.storage import Cell, Deletion, Marker, Partition
 from tests.fixtures.differential import at_level, simulated
 
@@ -62,7 +63,7 @@ def pages(
 
 
 def rows_there(transport: SimulatedTransport) -> list[list[int]]:
-    return [[first for first, _ in node.read(KEY).order] for node in transport.ring.nodes[1:]]
+    return [[first for first, _ in node.read(KEY, 0).order] for node in transport.ring.nodes[1:]]
 
 
 def test_it_ends_with_the_page(apart: SimulatedTransport) -> None:
@@ -84,9 +85,9 @@ def test_a_list_of_keys_repairs_the_first_row_of_each(apart: SimulatedTransport)
 
 def test_a_read_of_keys_alone_repairs_whole_rows(apart: SimulatedTransport) -> None:
     pages(apart, statements.OLDEST_MESSAGE, (LANE, 0), 1)
-    assert {} == apart.ring.nodes[1].read(KEY).rows[0, 0].cells
+    assert {} == apart.ring.nodes[1].read(KEY, 0).rows[0, 0].cells
     pages(apart, statements.PEEK_BUCKET, (LANE, 0), 1)
-    assert {"count"} == apart.ring.nodes[1].read(KEY).rows[0, 0].cells.keys()
+    assert {"count"} == apart.ring.nodes[1].read(KEY, 0).rows[0, 0].cells.keys()
 
 
 def test_a_deletion_that_ends_behind_the_page_waits_for_the_next() -> None:
@@ -98,8 +99,8 @@ def test_a_deletion_that_ends_behind_the_page_waits_for_the_next() -> None:
         there.row((0, 0, part)).marker = Marker(2)
     transport.ring.nodes[0].apply(key, there)
     pages(transport, statements.READ_OVERLAY, (LANE, 0, 0, 0), 1)
-    assert {} == transport.ring.nodes[1].read(key).slices
-    assert 2 == len(transport.ring.nodes[1].read(key).rows)
+    assert {} == transport.ring.nodes[1].read(key, 0).slices
+    assert 2 == len(transport.ring.nodes[1].read(key, 0).rows)
 
 
 def test_what_has_expired_on_one_node_wins_over_a_value_of_the_same_time() -> None:
@@ -115,7 +116,7 @@ def test_what_has_expired_on_one_node_wins_over_a_value_of_the_same_time() -> No
         there.row((0, 0)).cells["payload"] = cell
         node.apply(KEY, there)
     pages(transport, statements.SCAN_MESSAGES, (LANE, 0), 1)
-    repaired = [node.read(KEY).rows[0, 0].cells["payload"] for node in transport.ring.nodes]
+    repaired = [node.read(KEY, now_s).rows[0, 0].cells["payload"] for node in transport.ring.nodes]
     assert [Cell(5, None, 0, now_s - 11)] * 3 == repaired
 
 
@@ -126,3 +127,24 @@ def test_a_slice_that_ends_before_it_begins_asks_no_node(apart: SimulatedTranspo
     pages(apart, statements.READ_SCHEDULE, (LANE, 0, 2, 2), 1)
     with pytest.raises(Unavailable):
         pages(apart, statements.READ_MESSAGES, (LANE, 0, 1, 1), 1)
+
+
+@pytest.mark.parametrize(("coordinator", "rows"), [(0, 1), (1, 0)])
+def test_what_has_ended_is_a_question_of_the_coordinators_clock(
+    apart: SimulatedTransport, coordinator: int, rows: int
+) -> None:
+    """A read carries its time (``ReadCommand.nowInSec``): no replica asks its own clock."""
+    nodes = apart.ring.nodes
+    for node in nodes[1:]:
+        node.wall_us = lambda: nodes[0].wall_us() + 3_600_000_000
+    ends = Partition()
+    ends.row((9, 0)).cells["count"] = Cell(1, 1, 60, nodes[0].now_s + 60)
+    for node in nodes:
+        node.apply(KEY, ends)
+
+    async def read() -> Partition:
+        from_here = Coordinator(apart.ring, nodes[coordinator])
+        return await from_here.read(KEY, frozenset({"count"}), ConsistencyLevel.ALL)
+
+    found = asyncio.run(read())
+    assert rows == sum((9, 0) == at for at, _ in found.live(nodes[coordinator].now_s))

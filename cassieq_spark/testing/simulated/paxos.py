@@ -68,7 +68,7 @@ class Promise:
     found: Partition
 
 
-def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
+def prepare(node: Node, key: Key, ballot: Ballot, now_s: int) -> Promise:
     """Promise to accept no earlier ballot, unless it has seen one of that microsecond, or later.
 
     Two ballots of one microsecond would write cells with the same time: the larger value would win.
@@ -78,7 +78,7 @@ def prepare(node: Node, key: Key, ballot: Ballot) -> Promise:
     is_given = ballot.at_us > latest.at_us
     if is_given:
         known.promised = ballot
-    found = node.read(key) if is_given else Partition()
+    found = node.read(key, now_s) if is_given else Partition()
     return Promise(is_given, max(latest, known.promised), known.accepted, known.committed, found)
 
 
@@ -188,9 +188,8 @@ class Paxos:
             via = coordinator.via
             ballot = Ballot(via.stamp(self._floor_us), via.number)
             nodes = coordinator.alive(self._quorum)
-            promises = await coordinator.ask(
-                nodes, partial(prepare, key=key, ballot=ballot), at_least(needed), WRITE_S
-            )
+            ask = partial(prepare, key=key, ballot=ballot, now_s=via.now_s)
+            promises = await coordinator.ask(nodes, ask, at_least(needed), WRITE_S)
             if len(promises) < needed:
                 raise self._timeout(len(promises))
             if not all(one.is_given for one in promises.values()):

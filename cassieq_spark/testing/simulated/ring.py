@@ -173,10 +173,13 @@ class Node:
             found = of_table[partition] = Partition()
         found.merge(change)
 
-    def read(self, key: Key) -> Partition:
-        """Return its version of a partition, as it is now."""
+    def read(self, key: Key, now_s: int) -> Partition:
+        """Return its version of a partition, as it is now by the clock of the read's coordinator.
+
+        A read carries that time (``ReadCommand.nowInSec``).
+        """
         found = self.data.get(key[0], {}).get(key[1])
-        return Partition() if found is None else found.at(self.now_s)
+        return Partition() if found is None else found.at(now_s)
 
 
 class Ring:
@@ -428,7 +431,8 @@ class Coordinator:
         """
         needed = self.needed(level)
         nodes = self.alive(level)[:needed]
-        found = await self.ask(nodes, lambda node: node.read(key), at_least(needed), READ_S)
+        now_s = self.via.now_s
+        found = await self.ask(nodes, lambda node: node.read(key, now_s), at_least(needed), READ_S)
         if len(found) < needed:
             raise _read_timeout(level, needed, len(found))
         return await self.merged(key, found, columns, level, extent_in)

@@ -309,7 +309,7 @@ class Server:
                 continue
             if live > read.most:
                 return taken, False
-            taken[at] = node.read((name, at[1]))
+            taken[at] = node.read((name, at[1]), now_s)
             live += taken[at].is_live(now_s)
         return taken, True
 
