@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
+import msgpack
 import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
+    OptionInvalid,
+    QueueDeleted,
     QueueNotFound,
     ScheduleExists,
     ScheduleNotFound,
@@ -17,7 +23,9 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.model.moments import time_of, us_of
 from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.queue.schedules.touch import Toucher
 from cassieq_spark.store import portal
+from cassieq_spark.store.tables import timetable
 from tests.fixtures.faults import Fault
 from tests.fixtures.queues import Crash, crash
 
@@ -348,3 +356,192 @@ def test_slots_of_a_summer_morning_come_by_the_local_clock(open_door: OpenDoor, 
         assert (9, 30) == (one.hour, one.minute)
         assert {1: 8, 7: 7}[one.month] == one.astimezone(UTC).hour
     assert us_of(made.next_at) > door.clock.now_us()
+
+
+# --- found by a reader with fresh eyes ------------------------------------------------------------
+
+
+def test_a_dispatcher_that_held_a_queue_that_is_gone_moves_nothing_back(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *", misfire="all")
+    stale = Toucher(door.lane)
+    door.clock.advance(120)
+    found = slots(door)
+    door.client.delete_queue(door.queue.name, force=True)
+    door.queue = door.client.create_queue(door.queue.name, **QUICK)
+    assert MINUTES_AHEAD == door.client.schedules.dispatch().put
+    (touched,) = portal.run(stale.touch([name]))
+    assert isinstance(touched.problem, QueueDeleted)
+    door.client.schedules.dispatch()
+    door.clock.advance(600)
+    assert minutes(begin, 12) == found + slots(door)
+
+
+def test_a_dispatcher_of_another_queue_leaves_a_schedule_of_that_name_alone(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door("-other", **QUICK)
+    held = Toucher(door.lane)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.client.schedules.delete(name)
+    other.client.schedules.create(name, queue=other.queue.name, cron="* * * * *")
+    assert [0, 0] == [one.put for one in portal.run(held.touch([name, "nobody"]))]
+    assert (0, MINUTES_AHEAD) == (waiting(door), waiting(other))
+
+
+def test_a_schedule_that_cannot_be_computed_stops_no_other_and_can_be_deleted(
+    open_door: OpenDoor, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another host has newer time zone data."""
+    door = open_door(**QUICK)
+    schedules, broken = door.client.schedules, f"{name}-broken"
+    for one in (name, broken):
+        schedules.create(one, queue=door.queue.name, cron="* * * * *")
+    row = portal.run(door.store.timetable.find(broken))
+    assert row is not None
+    there = replace(row.value.its, timezone="Mars/Base")
+    portal.run(door.store.timetable.define(row, replace(row.value, definition=there, touch_us=0)))
+    door.clock.advance(2 * HOUR_S)
+    done = schedules.dispatch()
+    assert (2, 120) == (done.looked_at, done.put)
+    assert [broken] == list(done.problems)
+    assert "Mars/Base" in done.problems[broken]
+    assert "schedule_failed" in caplog.text
+    assert {name, broken} == {one.name for one in schedules.list(door.queue.name)}
+    with pytest.raises(OptionInvalid, match="time zone data"):
+        schedules.next_times(broken)
+    schedules.delete(broken)
+    assert [name] == [one.name for one in schedules.list(door.queue.name)]
+
+
+@pytest.mark.parametrize("what", ["status", "definition", "runs"])
+def test_what_a_later_release_has_written_is_left_alone(
+    open_door: OpenDoor, name: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = open_door(**QUICK)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, every=60)
+    row = portal.run(door.store.timetable.find(name))
+    assert row is not None
+    later = timetable._defined(row.value)
+    queue, lane, status, definition, state, _ = later
+    if what == "status":
+        status = "asleep"
+    elif what == "definition":
+        definition = msgpack.packb({**msgpack.unpackb(definition), "lunar": True})
+    else:
+        found = msgpack.unpackb(state)
+        state = msgpack.packb({**found, "runs": [[*run, "later"] for run in found["runs"]]})
+    columns = (queue, lane, status, definition, state, 0)
+    monkeypatch.setattr(timetable, "_defined", lambda _: columns)
+    portal.run(door.store.timetable.define(row, row.value))
+    monkeypatch.undo()
+    before = door.session.counts["touch_timetable"], door.session.counts["define_timetable"]
+    door.clock.advance(5 * HOUR_S)
+    assert (0, {}) == (schedules.dispatch().put, dict(schedules.dispatch().problems))
+    with pytest.raises(ScheduleNotFound):
+        schedules.alter(name, every=90)
+    after = door.session.counts["touch_timetable"], door.session.counts["define_timetable"]
+    assert before == after
+
+
+def test_an_alteration_counts_from_now_on_in_another_zone_too(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    whole_minute(door)
+    schedules = door.client.schedules
+    schedules.create(
+        name, queue=door.queue.name, cron="0 9 * * *", timezone="Asia/Tokyo", misfire="all"
+    )
+    door.clock.advance(26 * HOUR_S)
+    now = time_of(door.clock.now_us())
+    west = now.astimezone(ZoneInfo("America/New_York")) + timedelta(minutes=90)
+    altered = schedules.alter(
+        name, cron=f"{west.minute} {west.hour} * * *", timezone="America/New_York"
+    )
+    assert altered.next_at == west.replace(second=0, microsecond=0)
+    before = slots(door)
+    assert all(one.astimezone(ZoneInfo("Asia/Tokyo")).hour == 9 for one in before)
+    door.clock.advance(2 * HOUR_S)
+    assert [west.replace(second=0, microsecond=0)] == slots(door)
+
+
+def test_neither_a_pause_nor_a_deletion_puts_what_was_missed(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    whole_minute(door)
+    schedules = door.client.schedules
+    for one in (name, f"{name}-2"):
+        schedules.create(one, queue=door.queue.name, cron="* * * * *", misfire="all")
+    door.clock.advance(24 * HOUR_S)
+    assert 2 * MINUTES_AHEAD == len(slots(door))
+    schedules.pause(name)
+    schedules.delete(f"{name}-2")
+    assert [] == slots(door)
+    later = whole_minute(door)
+    schedules.resume(name)
+    door.clock.advance(60)
+    assert minutes(later, 1) == slots(door)
+
+
+def test_after_a_purge_an_alteration_puts_all_that_comes(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.queue.purge()
+    assert 0 == waiting(door)
+    schedules.alter(name, body=b"again")
+    door.clock.advance(600)
+    assert minutes(begin, 10) == slots(door)
+
+
+def test_a_quick_schedule_never_runs_dry(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, every=1, horizon=190)
+    found = slots(door)
+    for _ in range(30):
+        door.clock.advance(30)
+        schedules.dispatch()
+        found += slots(door)
+    assert len(found) >= 899
+    assert {timedelta(seconds=1)} == {b - a for a, b in pairwise(sorted(found))}
+
+
+def test_a_backfill_whose_answer_is_lost_puts_once(open_door: OpenDoor, name: str) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    begin = whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.faults.plan("touch_timetable", Fault.TIMEOUT_AFTER)
+    # Before it is sent again, somebody else settles what it has named.
+    door.faults.before(
+        "touch_timetable", lambda: other.client.schedules.alter(name, body=b"x"), after=1
+    )
+    assert 6 == door.client.schedules.backfill(name, begin - timedelta(minutes=5), begin)
+    assert minutes(begin - timedelta(minutes=6), 6) == slots(other)
+
+
+def test_a_schedule_on_a_recreated_queue_puts_again_what_jitter_had_kept_back(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", jitter=1200, misfire="all"
+    )
+    door.clock.advance(1200)
+    found = slots(door)
+    door.client.delete_queue(door.queue.name, force=True)
+    door.queue = door.client.create_queue(door.queue.name, **QUICK)
+    door.client.schedules.dispatch()
+    door.clock.advance(2400)
+    found += slots(door)
+    assert minutes(begin, 40) == sorted(found)[:40]
+    assert len(set(found)) == len(found)

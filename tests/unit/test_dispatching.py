@@ -1,0 +1,37 @@
+"""Passes beside a program: a failure ends one pass only; see `cassieq_spark.schedules`."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from cassieq_spark import schedules
+from cassieq_spark.schedules import dispatching
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Failing:
+    """Schedules whose first pass fails, as by an error that nobody foresaw."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self.has_gone_on = threading.Event()
+
+    def dispatch_as_leader(self) -> None:
+        self.passes += 1
+        if self.passes == 1:
+            raise RuntimeError("nobody foresaw it")
+        self.has_gone_on.set()
+
+
+def test_a_pass_that_fails_is_told_and_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schedules, "PASS_EVERY_S", 0.01)
+    failing: Any = Failing()
+    with dispatching(failing):
+        assert failing.has_gone_on.wait(30)
+    assert "nobody foresaw it" in caplog.text
+    assert not [one for one in threading.enumerate() if one.name == "cassieq-schedules"]
