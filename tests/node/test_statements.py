@@ -16,7 +16,10 @@ from tests.fixtures.transports import driver_of, prepared
 if TYPE_CHECKING:
     import cassieq_spark as cassieq
 
-LWT_ONLY = {"queue", "dedup", "monoton", "bucket", "sink", "leader", "account", "account_key"}
+LWT_ONLY = {
+    *("queue", "dedup", "monoton", "bucket", "sink", "leader", "account", "account_key"),
+    "timetable",
+}
 
 
 OURS = [one for one in every_statement() if one.kind is not Kind.SYSTEM]
