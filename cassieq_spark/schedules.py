@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 
 from cassieq_spark.doors import blocking
 from cassieq_spark.entropy import system
-from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.errors import OptionInvalid, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
@@ -343,7 +343,10 @@ class Schedules(OfOneProcess):
 
 @contextmanager
 def dispatching(schedules: Schedules) -> Iterator[None]:
-    """Run passes beside the block, in a thread. A failure ends one pass only."""
+    """Run passes beside the block, in a thread. A failure ends one pass only.
+
+    A program whose role may not dispatch leaves it to others, and says so once.
+    """
     is_over = threading.Event()
 
     def work() -> None:
@@ -352,6 +355,8 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
                 schedules.dispatch_as_leader()
             except Exception as error:  # noqa: BLE001 - the next pass may do better
                 event(_logger, "schedules_failed", error=str(error))
+                if isinstance(error, UsageError):
+                    return
 
     thread = threading.Thread(target=work, name="cassieq-schedules", daemon=True)
     thread.start()

@@ -44,7 +44,7 @@ from cassieq_spark.repair.report import RepairReport, VerifyReport
 from cassieq_spark.repair.verify import verify as verify_lanes
 from cassieq_spark.spark.jobs.repair import heal
 from cassieq_spark.store import portal
-from cassieq_spark.store.store import opened
+from cassieq_spark.store.store import Store, opened
 
 job = typer.Typer(add_completion=False)
 
@@ -114,7 +114,7 @@ def repair(
                 with portal.entered(leading(store)) as is_leader:
                     if not (is_leader or no_leader):
                         return None
-                    portal.run(dispatch(store))
+                    _dispatch(store)
                     spark = SparkSession.builder.appName("cassieq repair").getOrCreate()
                     return heal(spark, given, names, is_full=full)
 
@@ -123,6 +123,14 @@ def repair(
             if every_s is None or code not in (HEALED, FAILED):
                 raise typer.Exit(code)
             clock.wait(every_s)
+
+
+def _dispatch(store: Store) -> None:
+    """Put the messages of schedules ahead. Its failure does not keep a pass from repairing."""
+    try:
+        portal.run(dispatch(store))
+    except CassieqError as error:
+        event(_logger, "schedules_failed", error=str(error))
 
 
 def _show(found: RepairReport | VerifyReport, logs: Logs | None) -> bool:

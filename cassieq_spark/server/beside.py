@@ -17,7 +17,7 @@ from typing import Final
 from cassieq_spark import metrics
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import system
-from cassieq_spark.errors import CassieqError
+from cassieq_spark.errors import CassieqError, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.metrics import LabelledCounter
 from cassieq_spark.repair import outcome
@@ -81,13 +81,18 @@ async def repair_every(backend: Backend, pause_s: float, log: RepairLog) -> None
 
 
 async def dispatch_every(backend: Backend, pause_s: float) -> None:
-    """Put the messages of schedules ahead, in one process at a time, until this is cancelled."""
+    """Put the messages of schedules ahead, in one process at a time, until this is cancelled.
+
+    A gateway whose role may not do that leaves it to others, and says so once.
+    """
     while True:
         await asyncio.sleep(system.jitter(pause_s, 0))
         try:
             await backend.run(backend.client.schedules.dispatch_as_leader)
         except (CassieqError, Busy) as error:
             event(_logger, "schedules_failed", error=str(error))
+            if isinstance(error, UsageError):
+                return
 
 
 # --- the last hour --------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from cassieq_spark import schedules
+from cassieq_spark.errors import UsageError
 from cassieq_spark.schedules import dispatching
+from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
     import pytest
@@ -35,3 +37,21 @@ def test_a_pass_that_fails_is_told_and_the_next_one_comes(
         assert failing.has_gone_on.wait(30)
     assert "nobody foresaw it" in caplog.text
     assert not [one for one in threading.enumerate() if one.name == "cassieq-schedules"]
+
+
+def test_a_program_that_may_not_dispatch_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schedules, "PASS_EVERY_S", 0.001)
+    passes: list[int] = []
+
+    class Refused:
+        def dispatch_as_leader(self) -> None:
+            passes.append(1)
+            raise UsageError("its role may not read the timetable")
+
+    refused: Any = Refused()
+    with dispatching(refused):
+        wait_until(lambda: "its role may not" in caplog.text)
+        wait_until(lambda: "cassieq-schedules" not in [one.name for one in threading.enumerate()])
+    assert [1] == passes
