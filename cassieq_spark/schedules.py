@@ -33,8 +33,9 @@ from cassieq_spark.options.values import moment
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedules import define
-from cassieq_spark.queue.schedules.dispatch import Dispatched, dispatch
+from cassieq_spark.queue.schedules.dispatch import QUEUES, Dispatched, Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
+from cassieq_spark.recent import Recent
 from cassieq_spark.repair.lead import LEASE_S, Lead
 from cassieq_spark.store import schema
 from cassieq_spark.store.process import OfOneProcess
@@ -142,6 +143,7 @@ class Schedules(OfOneProcess):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lead = Lead(store, LEAD)
+        self._touchers: Touchers = Recent(QUEUES)
 
     @blocking
     async def create(
@@ -315,7 +317,8 @@ class Schedules(OfOneProcess):
         takes it.
         """
         await schema.check(self._store.session)
-        return await dispatch(self._store) if await self._lead.take_if_free() else None
+        is_leader = await self._lead.take_if_free()
+        return await dispatch(self._store, self._touchers) if is_leader else None
 
     async def _altered(self, name: str, change: Any, status: Status | None) -> ScheduleInfo:
         row = await self._row(name)

@@ -22,7 +22,7 @@ from cassieq_spark.model.dedup import MAX_WINDOW_S
 from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
 from cassieq_spark.model.slots import Cron, Every, Once, Rule, Slot, latest
 
-FILLED_TO: Final = 2.5
+FILLED_TO: Final = 3
 """A touch fills a schedule so many horizons ahead. The next touch comes when between one and two
 are left, by a hash of its name, so that the schedules of a minute are not all touched together."""
 
@@ -236,7 +236,7 @@ def occurrences(schedule: Schedule, now_us: int) -> tuple[list[Occurrence], Slot
     if its.count is not None:
         room = min(room, its.count - state.count)
     missed = its.missed(state.cursor, now_us)
-    until_us = now_us + round(FILLED_TO * its.horizon_us)
+    until_us = now_us + FILLED_TO * its.horizon_us
     after = state.cursor if state.cursor.at_us > now_us else (missed or [Slot(now_us)])[-1]
     coming = takewhile(lambda one: one.at_us <= until_us, its.slots(after))
     fresh = [one for one in chain(missed, _bounded(coming)) if one.at_us not in state.done_us]

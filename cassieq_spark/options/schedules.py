@@ -124,8 +124,8 @@ def _check(made: Definition, now_us: int, *, is_new: bool) -> None:
     if ahead_us < FILLED_TO * made.horizon_us:
         raise OptionInvalid(
             f"horizon is {made.horizon_us / 1e6:g} s, in which this schedule has too many times: "
-            f"{MOST_SLOTS} may be put ahead, for two and a half horizons. Give a horizon of at "
-            f"most {max(60, int(ahead_us / FILLED_TO / 1e6)):,} s"
+            f"{MOST_SLOTS} may be put ahead, for three horizons. Give a horizon of at "
+            f"most {max(60, ahead_us // FILLED_TO // 1_000_000):,} s"
         )
 
 

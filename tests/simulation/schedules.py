@@ -36,8 +36,9 @@ from cassieq_spark.model.recurring import (
 from cassieq_spark.model.slots import Slot
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.schedules.define import alter, create, delete, finish
-from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.queue.schedules.dispatch import Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Toucher
+from cassieq_spark.recent import Recent
 from cassieq_spark.store import portal
 from cassieq_spark.testing.simulated.paxos import Variant
 from tests.simulation.draws import Draws
@@ -179,7 +180,7 @@ class Book:
             if its.misfire is not Misfire.ALL:
                 since_us = max(since_us, peace_us + round(SETTLED_S * 1e6))
             end_us = until_us if era.sure_until_us is None else min(until_us, era.sure_until_us)
-            ahead_us = round((FILLED_TO + 1) * its.horizon_us)
+            ahead_us = (FILLED_TO + 1) * its.horizon_us
             purges = [
                 one
                 for one in self.purges
@@ -318,10 +319,11 @@ class Play:
                     await self._begin()
 
     async def _dispatch(self, client: AsyncClient, at: WorldTransport, draws: Draws) -> None:
+        touchers: Touchers = Recent(2)
         while True:
             await at.clock.sleep(draws.choice(self._dispatches))
             with suppress(CassieqError):
-                done = await portal.asked(dispatch(client._sync._store))
+                done = await portal.asked(dispatch(client._sync._store, touchers))
                 self._world.seen["put by a schedule"] += done.put
                 self._world.seen["problem of a schedule"] += len(done.problems)
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cassieq_spark.errors import CassieqError, SchemaMissing
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.frozen import freeze, frozen
-from cassieq_spark.model.ids import QueueName
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.schedules.touch import Touched, Toucher
+from cassieq_spark.recent import Recent
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.timetable import Glance
+
+QUEUES: Final = 1_000
+"""The number of queues whose touchers are kept."""
 
 TOGETHER: Final = 32
 """The most schedules that share buckets: what a pass that fails leaves for the next one."""
@@ -42,7 +47,11 @@ class Dispatched:
         freeze(self, "problems")
 
 
-async def dispatch(store: Store) -> Dispatched:
+Touchers = Recent[LaneId, Toucher]
+"""Those of the queues' first lanes, which remember buckets and due lanes from pass to pass."""
+
+
+async def dispatch(store: Store, touchers: Touchers | None = None) -> Dispatched:
     """Touch each schedule whose time has come. Any number of passes may run at once.
 
     It costs one scan, and two reads for each queue that has schedules: one that was deleted and
@@ -53,6 +62,7 @@ async def dispatch(store: Store) -> Dispatched:
     except SchemaMissing:  # an earlier release has made the tables: there are no schedules yet
         known = []
     touched: list[Touched] = []
+    kept: Touchers = Recent(QUEUES) if touchers is None else touchers
     by_queue: dict[str, list[Glance]] = {}
     for one in sorted(known, key=lambda one: (one.touch_us, one.name)):
         by_queue.setdefault(one.queue, []).append(one)
@@ -62,7 +72,7 @@ async def dispatch(store: Store) -> Dispatched:
         names = [one.name for one in by_queue[queue] if one.touch_us <= now_us]
         try:
             lane = await open_lane(store, QueueName(queue))
-            toucher = Toucher(lane)
+            toucher = kept.get_or_make(lane.lane_id, partial(Toucher, lane)).use(lane)
             names = [
                 one.name
                 for one in by_queue[queue]

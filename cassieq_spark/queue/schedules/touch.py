@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from cronsim import CronSimError
 
@@ -101,6 +101,11 @@ class Toucher:
         self._producers: dict[LaneId, Producer] = {}
         self._due_lanes = DueLanes()
         self._shard = lane.store.entropy.rng.randrange(MAX_SHARDS)
+
+    def use(self, lane: Lane) -> Self:
+        """Go on with the queue's newest settings."""
+        self._lane = lane
+        return self
 
     async def touch(
         self, names: Sequence[str], *, fills: bool = True, again: Fill | None = None
