@@ -135,7 +135,7 @@ def _expired(book: Book, dead_letters: str) -> Iterator[Anomaly]:
             for one in handings:
                 _, end = book.lives.get(one.key, (0.0, math.inf))
                 is_batch = one.holder.startswith("batch ")
-                lives_on = is_batch or book.redrives(one.begun) > 0
+                lives_on = is_batch or book.redrives(one.returned) > 0
                 if queue != dead_letters and not lives_on and one.begun > end:
                     yield Anomaly(
                         kind="expired",
