@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.model.lanes import DueLane
+from cassieq_spark.queue.get.claim import GRACE_S
 from cassieq_spark.testing.simulated.paxos import TOO_LATE, Variant
 from tests.children.consumer import key_of
 from tests.simulation.actors import (
@@ -440,7 +441,8 @@ class Play:
     async def _take_in_order(self, consumer: Consumer, queue: AsyncQueue, log: Log) -> None:
         """Put into the empty queue, in any order of classes; note in which order it comes out."""
         priorities = queue.settings.priorities
-        if priorities == 1 or queue.settings.fairness:
+        lingers = queue.settings.linger_s > GRACE_S  # so long, no lower class is held back
+        if priorities == 1 or queue.settings.fairness or lingers:
             return
         keys = {f"calm.{at}": at * 7 % 5 % priorities for at in range(12)}
         op = log.begin("puts", keys=list(keys), delay=0, ttl=None, shared=False, far=False)

@@ -70,6 +70,14 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() ->
         assert before == run(7).digest
 
 
+@pytest.mark.parametrize("seed", [780, 865])
+def test_a_get_that_lingers_for_as_long_as_a_statement_may_take_has_time_for_its_claim(
+    seed: int,
+) -> None:
+    """The pause of a get over several lanes once used up the time of its CASes."""
+    assert [] == run(seed).anomalies
+
+
 def test_a_client_that_is_half_a_minute_ahead_of_the_others_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -157,7 +157,8 @@ class QueueReader:
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
-        with session.within(session.left_s()):
+        # What it lingers is its own pause: nobody was asked, so it leaves as much time as before.
+        with session.within(session.left_s() + self.lane.settings.linger_s):
             news = news or await self._ask(tiers)
             claimed = await Rounds(self, tiers, news).run(budget)
         self._last = claimed[-1].lane.lane_id if claimed else None
@@ -273,7 +274,8 @@ class Rounds:
         lanes.
         """
         clock = self._lane.clock
-        until = clock.monotonic() + self._lane.store.session.left_s()
+        linger_s = self._lane.settings.linger_s
+        until = clock.monotonic() + self._lane.store.session.left_s() + linger_s
         offered = self._offered(whole)
         try:
             while True:
