@@ -12,7 +12,7 @@ from typing import Any, Final, Unpack
 
 from cassieq_spark.doors import blocking
 from cassieq_spark.entropy import system
-from cassieq_spark.errors import OptionInvalid, UsageError
+from cassieq_spark.errors import ClientClosed, OptionInvalid, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
@@ -38,6 +38,7 @@ from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computin
 from cassieq_spark.recent import Recent
 from cassieq_spark.repair.lead import LEASE_S, Lead
 from cassieq_spark.store import schema
+from cassieq_spark.store.portal import LEFT_S
 from cassieq_spark.store.process import OfOneProcess
 from cassieq_spark.store.store import Store
 
@@ -356,6 +357,8 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
         while not is_over.wait(system.jitter(PASS_EVERY_S, 0)):
             try:
                 schedules.dispatch_as_leader()
+            except ClientClosed:
+                return
             except Exception as error:  # noqa: BLE001 - the next pass may do better
                 event(_logger, "schedules_failed", error=str(error))
                 if isinstance(error, UsageError):
@@ -367,7 +370,7 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join()
+        thread.join(LEFT_S)  # what a pass leaves, the next one carries on
 
 
 def _same(definition: Definition, _: int) -> Definition:

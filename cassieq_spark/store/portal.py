@@ -29,7 +29,8 @@ _PATCHED: Final = (
 
 
 LEFT_S: Final = 2.0
-"""The time that a closing client waits until the results of departed callers are handed back."""
+"""The time that a program's end waits for what is under way: a closing client, until the results of
+departed callers are handed back, and a pass over schedules."""
 
 
 BEGUN: Final = (
