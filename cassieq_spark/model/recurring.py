@@ -335,6 +335,16 @@ def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
     return all((run.place, one) in there for run in runs for one in run.slots)
 
 
+def counts_from(schedule: Schedule, now_us: int) -> int:
+    """Return the time from which another definition counts: all before has a place, or is over.
+
+    It is no later than the cursor, as whoever alters may have slept since the last touch; and no
+    earlier than any slot that is no longer named.
+    """
+    is_paused = schedule.status is Status.PAUSED
+    return now_us if is_paused else min(now_us, schedule.state.cursor.at_us)
+
+
 def altered(
     schedule: Schedule, definition: Definition, status: Status, since_us: int, now_us: int
 ) -> Schedule:
@@ -343,7 +353,7 @@ def altered(
     Its runs are proven: whoever alters it settles them before.
 
     Args:
-        since_us: From here on the other definition counts.
+        since_us: See `counts_from`.
     """
     state = schedule.state
     coming = [run.only(lambda one: one.at_us > since_us) for run in state.runs]

@@ -115,12 +115,13 @@ async def alter(
         missed = fills and there.status is Status.ACTIVE and there.state.cursor.at_us < found.at_us
         if there.state.unproven or there.state.revoking or (missed and found.put):
             continue
-        definition = change(there.its, found.at_us)
+        now_us = lane.clock.now_us()
+        since_us = rules.counts_from(there, now_us)
+        definition = change(there.its, since_us)
         wanted = there.status if status is None else status
         if (definition, wanted) == (there.definition, there.status):
             return found
-        now_us = lane.clock.now_us()
-        after = rules.altered(there, definition, wanted, found.at_us, now_us)
+        after = rules.altered(there, definition, wanted, since_us, now_us)
         if isinstance(await store.timetable.define(row, after), Applied):
             return await _touched(lane, name)
     raise lane.contended(f"schedule {name!r}")
