@@ -477,6 +477,8 @@ class Play:
         what = draws.choice(["alter", "alter", "alter", "pause", "delete", "backfill"])
         if not era.is_active and what == "pause":
             what = "alter"
+        if what == "backfill" and era.sure_from_us is None:
+            what = "alter"  # else it is unknown whose slots are put once more
         if what == "backfill":
             await self._fill(store, at, era, draws)
             return era
