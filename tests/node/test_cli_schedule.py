@@ -42,7 +42,7 @@ def test_a_schedule_is_created_shown_altered_paused_and_deleted(cli: CommandLine
 
     altered = cli("schedule", "alter", "report", "--every", "5m", "--reset", "header", "--json")
     assert 0 == altered.code, altered.err
-    assert (300.0, 30) == tuple(json.loads(altered.out)[one] for one in ("every_s", "occurrences"))
+    assert (300.0, 36) == tuple(json.loads(altered.out)[one] for one in ("every_s", "occurrences"))
     assert "headers" not in json.loads(altered.out)
     assert "paused" in cli("schedule", "pause", "report").out
     assert "active" in cli("schedule", "resume", "report").out
