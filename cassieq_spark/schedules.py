@@ -16,7 +16,7 @@ from cassieq_spark.errors import ClientClosed, OptionInvalid, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
-from cassieq_spark.model.moments import time_of, us_of
+from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.recurring import (
     NEVER_US,
     Definition,
@@ -29,9 +29,7 @@ from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.model.slots import Cron, Slot
 from cassieq_spark.options import arguments, queue_name
 from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
-from cassieq_spark.options.values import moment
 from cassieq_spark.queue.find import open_lane
-from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedules import define
 from cassieq_spark.queue.schedules.dispatch import QUEUES, Dispatched, Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
@@ -179,8 +177,9 @@ class Schedules(OfOneProcess):
             errors.ScheduleExists: A schedule of that name has another definition.
             StoreError: It may have been created. Call again.
         """
-        lane = await self._lane(queue)
-        checked = queue_name(name)
+        of_queue, checked = queue_name(queue), queue_name(name)
+        await schema.check(self._store.session)
+        lane = await open_lane(self._store, of_queue)
         before = await self._store.timetable.find(checked)
         given = dict(definition)
         there = None if before is None else before.value.definition
@@ -277,10 +276,10 @@ class Schedules(OfOneProcess):
             errors.ScheduleNotFound: There is none.
             StoreError: They may have been put.
         """
-        begin_us = us_of(moment(from_text=False).checked("begin", begin))
-        end_us = us_of(moment(from_text=False).checked("end", end))
+        begin_us = arguments.moment_us("begin", begin)
+        end_us = arguments.moment_us("end", end)
         row = await self._row(name)
-        lane = await self._lane(row.queue)
+        lane = await open_lane(self._store, row.queue)
         now_us = lane.clock.now_us()
         slots = []
         for slot in row.its.slots(Slot(begin_us - 1)):
@@ -292,17 +291,16 @@ class Schedules(OfOneProcess):
                     f"schedule {name!r} has more than {MOST_BACKFILLED} times between begin and "
                     "end. Put them in several calls"
                 )
+        if not slots:
+            return 0
         fill = Fill(self._store.entropy.new_uuid().bytes, slots)
-        for _ in range(MAX_REFUSALS if slots else 0):
+        for _ in range(MAX_REFUSALS):
             found = _checked((await Toucher(lane).touch([row.name], again=fill))[0]).row
             if found is None:
                 raise define.missing(row.name)
             if fill.mark in found.value.state.fills:
-                break
-        else:
-            if slots:
-                raise lane.contended(f"schedule {name!r}")
-        return len(slots)
+                return len(slots)
+        raise lane.contended(f"schedule {name!r}")
 
     @blocking
     async def dispatch(self) -> Dispatched:
@@ -323,7 +321,7 @@ class Schedules(OfOneProcess):
 
     async def _altered(self, name: str, change: Any, status: Status | None) -> ScheduleInfo:
         row = await self._row(name)
-        lane = await self._lane(row.queue)
+        lane = await open_lane(self._store, row.queue)
         return self._shown(await define.alter(lane, row.name, change, status))
 
     def _shown(self, found: Touched) -> ScheduleInfo:
@@ -339,10 +337,6 @@ class Schedules(OfOneProcess):
         if row is None or row.value.definition is None:
             raise define.missing(checked)
         return row.value
-
-    async def _lane(self, queue: str) -> Lane:
-        await schema.check(self._store.session)
-        return await open_lane(self._store, queue_name(queue))
 
 
 @contextmanager

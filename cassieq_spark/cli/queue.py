@@ -148,9 +148,7 @@ def alter(
     Example:
         cassieq queue alter orders --max-deliveries 10
     """
-    changes = {**settings, **dict.fromkeys(map(_setting, reset or []))}
-    if both := sorted(settings.keys() & set(map(_setting, reset or []))):
-        raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
+    changes = with_resets(settings, list(map(_setting, reset or [])))
     if not changes:
         raise UsageError(f"nothing to change in {queue!r}. Give a setting, or --reset SETTING")
     with connection.open() as client:
@@ -252,6 +250,17 @@ def _info(info: QueueInfo) -> dict[str, Any]:
         "home_datacenter": info.home_datacenter,
         "created_at": show_time(info.created_at),
     }
+
+
+def with_resets(given: dict[str, Any], resets: list[str]) -> dict[str, Any]:
+    """Return the changes of an alteration: what was given, and None for what is reset.
+
+    Raises:
+        OptionInvalid: Something is both.
+    """
+    if both := sorted(given.keys() & {*resets}):
+        raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
+    return {**given, **dict.fromkeys(resets)}
 
 
 def _setting(given: str) -> str:

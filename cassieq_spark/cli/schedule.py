@@ -16,7 +16,7 @@ import typer
 from cassieq_spark.cli.flags import Connected, Flags, Seconds, command, keyword, queue_names
 from cassieq_spark.cli.logs import Logged
 from cassieq_spark.cli.messages import header_of, show_bytes, whole
-from cassieq_spark.cli.queue import Yes, make_sure
+from cassieq_spark.cli.queue import Yes, make_sure, with_resets
 from cassieq_spark.cli.shell import FAILED, Interrupt, Printed, print_problem
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
@@ -33,8 +33,6 @@ Name = Annotated[str, typer.Argument(metavar="SCHEDULE", help="The name of the s
 _MOMENT = values.moment()
 
 
-_TIMES: Final = ("every", "jitter", "horizon", "ttl")
-_MOMENTS: Final = ("at", "start", "end")
 _FLAGS: Final[Mapping[str, tuple[Any, str | None, str]]] = {
     "cron": (str, None, "Five fields as in crontab: minute, hour, day of month, month, weekday."),
     "timezone": (str, None, "The time zone of --cron, such as Europe/Berlin. Default: UTC."),
@@ -62,12 +60,12 @@ _FLAGS: Final[Mapping[str, tuple[Any, str | None, str]]] = {
 def _definition(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that were given."""
     given = {name: value for name, value in flags.items() if value is not None}
-    for name in _TIMES:
-        if name in given:
-            given[name] = Seconds().read(name, given[name])
-    for name in _MOMENTS:
-        if name in given:
-            given[name] = _MOMENT.checked(f"--{name}", given[name])
+    for name, value in given.items():
+        match _FLAGS[name]:
+            case (_, "TIME", _):
+                given[name] = Seconds().read(name, value)
+            case (_, "WHEN", _):
+                given[name] = _MOMENT.checked(f"--{name}", value)
     if "header" in given:
         given["headers"] = dict(map(header_of, given.pop("header")))
     if "body" in given:
@@ -128,10 +126,8 @@ def alter(
         cassieq schedule alter report --cron "30 3 * * *"
     """
     resets = ["headers" if one == "header" else one.replace("-", "_") for one in reset or []]
-    if both := sorted(given.keys() & {*resets}):
-        raise OptionInvalid(f"both set and reset: {', '.join(both)}. Leave one of the two out")
+    changes = with_resets(given, resets)
     with connection.open() as client:
-        changes = {**given, **dict.fromkeys(resets)}
         out.result(_shown(client.schedules.alter(schedule, **changes)))
 
 

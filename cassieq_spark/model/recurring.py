@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import msgpack
 
 from cassieq_spark.model.dedup import MAX_WINDOW_S
-from cassieq_spark.model.ids import BucketNo, LaneId, Place, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Place, QueueName, Runs
 from cassieq_spark.model.slots import Cron, Every, Once, Rule, Slot, latest
 
 FILLED_TO: Final = 3
@@ -200,7 +200,7 @@ class Schedule:
 
     datacenter: str
     name: str
-    queue: str
+    queue: QueueName
     lane: LaneId
     status: Status
     definition: Definition | None
@@ -318,21 +318,17 @@ def settled(schedule: Schedule, runs: Sequence[Run], now_us: int) -> Schedule:
     return replace(schedule, state=state)
 
 
-def proven(schedule: Schedule, places: Collection[tuple[Place, int]], now_us: int) -> Schedule:
-    """Return the schedule in which the runs whose places are all among these are proven."""
-
-    def one_of(run: Run) -> Run:
-        is_in = all((run.place, one.offset) in places for one in run.slots)
-        return replace(run, is_proven=run.is_proven or is_in)
-
-    runs = tuple(map(one_of, schedule.state.runs))
+def proven(schedule: Schedule, found: Collection[Run], now_us: int) -> Schedule:
+    """Return the schedule in which these of its runs are proven."""
+    runs = tuple(
+        replace(run, is_proven=True) if run in found else run for run in schedule.state.runs
+    )
     return _touched(replace(schedule, state=replace(schedule.state, runs=runs)), now_us)
 
 
 def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
     """Whether the schedule still names these runs, and nobody has judged them."""
-    there = {(run.place, one) for run in schedule.state.unproven for one in run.slots}
-    return all((run.place, one) in there for run in runs for one in run.slots)
+    return {*runs} <= {*schedule.state.unproven}
 
 
 def counts_from(schedule: Schedule, now_us: int) -> int:
@@ -356,9 +352,7 @@ def altered(
         since_us: See `counts_from`.
     """
     state = schedule.state
-    coming = [run.only(lambda one: one.at_us > since_us) for run in state.runs]
-    going = [run.only(lambda one: one.at_us <= since_us) for run in state.runs]
-    revoking = tuple(one for one in coming if one is not None)
+    revoking = _only(state.runs, lambda one: one.at_us > since_us)
     return replace(
         schedule,
         definition=definition,
@@ -368,7 +362,7 @@ def altered(
             state,
             cursor=Slot(since_us),
             count=state.count - sum(len(one.slots) for one in revoking),
-            runs=tuple(one for one in going if one is not None),
+            runs=_only(state.runs, lambda one: one.at_us <= since_us),
             revoking=state.revoking + revoking,
         ),
     )
@@ -416,6 +410,12 @@ def moved(schedule: Schedule, lane: LaneId, created_us: int) -> Schedule:
         done_us=frozenset(one for one in done_us if cursor.at_us < one <= created_us),
     )
     return replace(schedule, lane=lane, state=state, touch_us=created_us)
+
+
+def _only(runs: Iterable[Run], is_wanted: Callable[[Named], bool]) -> tuple[Run, ...]:
+    """Return the runs with those slots alone."""
+    some = (run.only(is_wanted) for run in runs)
+    return tuple(run for run in some if run is not None)
 
 
 def _pruned(runs: Iterable[Run], now_us: int) -> tuple[Run, ...]:

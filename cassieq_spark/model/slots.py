@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -130,7 +129,7 @@ Rule = Cron | Every | Once
 
 
 def latest(rule: Rule, slot: Slot, until_us: int, most: int) -> list[Slot]:
-    """Return the last slots after one slot and up to a time, ``most`` at most.
+    """Return the last slots after one slot and up to a time, ``most`` (1 or more) at most.
 
     A long time is not gone through: a schedule of every minute that slept for a year has half a
     million slots.
@@ -145,13 +144,8 @@ def latest(rule: Rule, slot: Slot, until_us: int, most: int) -> list[Slot]:
                 break
             found.append(one)
         if is_all or len(found) >= most:
-            return found[-most:] if most else []
+            return found[-most:]
         back_us *= 2
-
-
-def first(rule: Rule, slot: Slot, most: int) -> list[Slot]:
-    """Return the next slots after one."""
-    return list(islice(rule.after(slot), most))
 
 
 def _reached(local: datetime, zone: tzinfo) -> datetime:

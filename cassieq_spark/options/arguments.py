@@ -39,17 +39,17 @@ _ON_STALE = values.one_of("count", "fail")
 
 def visibility_us(value: object) -> int:
     """Check ``get(visibility_timeout=)``; return µs."""
-    return _microseconds("visibility_timeout", value, _VISIBILITY)
+    return microseconds("visibility_timeout", value, _VISIBILITY)
 
 
 def extension_us(value: object) -> int:
     """Check the timeout of ``extend`` and ``update``, where 0 gives the message back; return µs."""
-    return _microseconds("visibility_timeout", value, _EXTENSION)
+    return microseconds("visibility_timeout", value, _EXTENSION)
 
 
 def delay_us(value: object) -> int:
     """Check the delay of ``release``; return µs."""
-    return _microseconds("delay", value, _EXTENSION)
+    return microseconds("delay", value, _EXTENSION)
 
 
 def each(name: str, value: object, count: int) -> list[tuple[str, object]]:
@@ -81,15 +81,14 @@ def due_in_us(
         OptionInvalid: Both are given, a time has no time zone, or it is too far ahead.
     """
     if due_at is None:
-        in_us = _microseconds(named, delay, DELAY)
+        in_us = microseconds(named, delay, DELAY)
         name, shown = named, reprlib.repr(delay)
     else:
         if delay != 0 or isinstance(delay, bool):
             raise OptionInvalid(
                 f"{named} is {reprlib.repr(delay)} and due_at is {due_at!r}. Give one of the two"
             )
-        moment = _MOMENT.checked("due_at", due_at)
-        in_us = max(0, us_of(moment) - now_us)
+        in_us = max(0, moment_us("due_at", due_at) - now_us)
         name, shown = "due_at", str(due_at)
     longest_us = longest_delay_us(period_us)
     if in_us > longest_us:
@@ -101,9 +100,14 @@ def due_in_us(
     return in_us
 
 
+def moment_us(name: str, value: object) -> int:
+    """Check a time with a time zone; return µs since the epoch."""
+    return us_of(_MOMENT.checked(name, value))
+
+
 def ttl_us(value: object) -> int:
     """Check the time to live of ``put``; return µs, 0 for None."""
-    return 0 if value is None else _microseconds("ttl", value, TTL)
+    return 0 if value is None else microseconds("ttl", value, TTL)
 
 
 def wait_s(value: object, name: str = "wait") -> float:
@@ -326,7 +330,8 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _microseconds(name: str, value: object, allowed: Values[float]) -> int:
+def microseconds(name: str, value: object, allowed: Values[float]) -> int:
+    """Check a length of time; return µs."""
     return round(allowed.checked(name, value) * 1e6)
 
 

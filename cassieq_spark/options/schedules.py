@@ -14,13 +14,11 @@ from cronsim import CronSim, CronSimError
 
 from cassieq_spark.errors import OptionInvalid, OptionUnknown
 from cassieq_spark.model import group as groups
-from cassieq_spark.model.moments import us_of
 from cassieq_spark.model.recurring import FILLED_TO, MOST_SLOTS, NEVER_US, Definition, Misfire
 from cassieq_spark.model.slots import Slot
 from cassieq_spark.options import arguments, values
 from cassieq_spark.options.option import FOUR_HUNDRED_DAYS_S, did_you_mean
 from cassieq_spark.options.parse import Seconds
-from cassieq_spark.options.values import NotAllowed
 
 MOST_BYTES: Final = 65_536
 """The most bytes of body, tag and headers together: they are in the schedule's row."""
@@ -32,7 +30,9 @@ _COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
 _CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
 _PRIORITY: Final = values.whole(0, 15, from_text=False)
 _MISFIRE: Final = values.one_of(*(one.value for one in Misfire))
-_HORIZON_US: Final = 3_600_000_000
+_PLAIN: Final = Definition()
+"""It has the defaults."""
+
 _OWN: Final = "cassieq-"
 _RULES: Final = ("cron", "every", "at")
 
@@ -92,8 +92,9 @@ def definition_of(
         made = replace(made, cron="", every_us=0, at_us=0)
     for name, value in given.items():
         if name not in {"headers", "group"} and not (name in _RULES and value is None):
-            field, default, read = _FIELDS[name]
-            made = replace(made, **{field: default if value is None else read(name, value)})
+            field, read = _FIELDS[name]
+            new = getattr(_PLAIN, field) if value is None else read(name, value)
+            made = replace(made, **{field: new})
     if given.keys() & {"headers", "group"}:
         made = replace(made, headers=_headers(given, made.headers))
     if made.every_us and not made.start_us:
@@ -131,7 +132,8 @@ def _check(made: Definition, now_us: int, *, is_new: bool) -> None:
 
 def _horizon_us(made: Definition) -> int:
     """Return an hour, or the time of a hundred occurrences if that is shorter."""
-    return max(60_000_000, min(_HORIZON_US, 100 * (made.every_us or _HORIZON_US)))
+    most_us = _PLAIN.horizon_us
+    return max(60_000_000, min(most_us, 100 * (made.every_us or most_us)))
 
 
 def _headers(given: Mapping[str, Any], before: Mapping[str, str]) -> dict[str, str]:
@@ -185,42 +187,30 @@ def cron_of(name: str, value: object) -> str:
 
 
 def _us(kind: values.Values[float]) -> Callable[[str, object], int]:
-    def read(name: str, value: object) -> int:
-        return round(kind.checked(name, value) * 1e6)
-
-    return read
+    return lambda name, value: arguments.microseconds(name, value, kind)
 
 
-def _moment_us(name: str, value: object) -> int:
-    try:
-        return us_of(values.moment(from_text=False).parse(value))
-    except NotAllowed as error:
-        raise OptionInvalid(
-            f"{name} is {reprlib.repr(value)}, allowed: a datetime with a time zone"
-        ) from error
-
-
-_FIELDS: Final[Mapping[str, tuple[str, Any, Callable[[str, Any], Any]]]] = {
-    "cron": ("cron", "", cron_of),
-    "timezone": ("timezone", "UTC", zone_of),
-    "every": ("every_us", 0, _us(_EVERY)),
-    "at": ("at_us", 0, _moment_us),
-    "start": ("start_us", 0, _moment_us),
-    "end": ("end_us", NEVER_US, _moment_us),
-    "count": ("count", None, _COUNT.checked),
-    "jitter": ("jitter_us", 0, _us(_JITTER)),
-    "horizon": ("horizon_us", _HORIZON_US, _us(_HORIZON)),
-    "misfire": ("misfire", Misfire.LATEST, lambda name, one: Misfire(_MISFIRE.checked(name, one))),
-    "catch_up": ("catch_up", 100, _CATCH_UP.checked),
-    "body": ("body", b"", lambda _, one: arguments.body(one)),
-    "tag": ("tag", None, lambda _, one: arguments.tag(one)),
-    "headers": ("headers", {}, lambda _, one: one),
-    "group": ("headers", {}, lambda _, one: one),
-    "priority": ("priority", 0, _PRIORITY.checked),
-    "key": ("key", None, arguments.key),
-    "ttl": ("ttl_us", 0, lambda _, one: arguments.ttl_us(one)),
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
+    "cron": ("cron", cron_of),
+    "timezone": ("timezone", zone_of),
+    "every": ("every_us", _us(_EVERY)),
+    "at": ("at_us", arguments.moment_us),
+    "start": ("start_us", arguments.moment_us),
+    "end": ("end_us", arguments.moment_us),
+    "count": ("count", _COUNT.checked),
+    "jitter": ("jitter_us", _us(_JITTER)),
+    "horizon": ("horizon_us", _us(_HORIZON)),
+    "misfire": ("misfire", lambda name, one: Misfire(_MISFIRE.checked(name, one))),
+    "catch_up": ("catch_up", _CATCH_UP.checked),
+    "body": ("body", lambda _, one: arguments.body(one)),
+    "tag": ("tag", lambda _, one: arguments.tag(one)),
+    "headers": ("headers", lambda _, one: one),
+    "group": ("headers", lambda _, one: one),
+    "priority": ("priority", _PRIORITY.checked),
+    "key": ("key", arguments.key),
+    "ttl": ("ttl_us", lambda _, one: arguments.ttl_us(one)),
 }
-"""The field of each argument, its default, and how its value is read."""
+"""The field of each argument, and how its value is read."""
 
 
 def interval(us: int) -> timedelta | None:

@@ -121,19 +121,21 @@ def _reach(seeds: list[int]) -> list[dict[str, Any]]:
     return [{name: one[name] for name in one if name != "points"} for one in reach(seeds)]
 
 
+def parser_of(name: str, about: str | None, *, seeds: int, none: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that tries rules; ``none`` says which if none is named."""
+    parser = argparse.ArgumentParser(prog=f"tests.simulation.{name}", description=about)
+    parser.add_argument(
+        "marks", nargs="*", metavar="MARK", help=f"P1, or 17 for that place; none: {none}"
+    )
+    parser.add_argument("--seeds", type=int, default=seeds, help="the seeds that are there")
+    parser.add_argument("--tries", type=int, default=20, help="how many tries for each rule")
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    return parser
+
+
 def main() -> int:
     """Run it, and print a line for each rule."""
-    parser = argparse.ArgumentParser(prog="tests.simulation.ablated", description=__doc__)
-    parser.add_argument(
-        "marks",
-        nargs="*",
-        metavar="MARK",
-        help="P1, or 17 for that place; none: all of the first class",
-    )
-    parser.add_argument("--seeds", type=int, default=60, help="the seeds that are there")
-    parser.add_argument("--tries", type=int, default=20, help="how many of them for each rule")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    given = parser.parse_args()
+    given = parser_of("ablated", __doc__, seeds=60, none="all of the first class").parse_args()
     KEPT.mkdir(exist_ok=True)
     file = KEPT / f"ablated-{code_hash()}.jsonl"
     kept = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

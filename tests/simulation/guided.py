@@ -21,7 +21,7 @@ from typing import Any, Final, TextIO
 
 from tests.ablations import ABLATIONS, Ablation
 from tests.simulation.__main__ import KEPT, code_hash
-from tests.simulation.ablated import is_missed, load, module_of
+from tests.simulation.ablated import is_missed, load, module_of, parser_of
 from tests.simulation.aims import aims_of
 from tests.simulation.classes import why_outside
 from tests.simulation.draws import Draws
@@ -261,16 +261,8 @@ def _note(one: dict[str, Any], out: TextIO) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tests.simulation.guided", description=__doc__)
-    parser.add_argument(
-        "marks",
-        nargs="*",
-        metavar="MARK",
-        help="P1, or 17 for that place; none: all of the first class that no plan misses",
-    )
-    parser.add_argument("--seeds", type=int, default=100, help="the seeds that are there")
-    parser.add_argument("--tries", type=int, default=20, help="how many plans for each rule")
-    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    none = "all of the first class that no plan misses"
+    parser = parser_of("guided", __doc__, seeds=100, none=none)
     parser.add_argument("--again", action="store_true", help="play only what was found before")
     parser.add_argument("--table", action="store_true", help="write the table of the page")
     return parser

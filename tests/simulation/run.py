@@ -107,11 +107,7 @@ def run(
     )
     with world.running():
         play = Play(world)
-        play.prepare()
-        main = world.loop.create_task(play.work())
-        world.loop.finish(main)
-        anomalies = main.result()
-        world.close()
+        anomalies = world.played(play)
     history = sorted(play.history, key=lambda entry: entry["at"])
     anomalies += [
         *check(history, dead_letters=DEAD),

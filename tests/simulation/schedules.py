@@ -219,11 +219,7 @@ def run(seed: int, *, trace: list[tuple[Any, ...]] | None = None) -> Result:
     world.pace = 1
     with world.running():
         play = Play(world)
-        play.prepare()
-        main = world.loop.create_task(play.work())
-        world.loop.finish(main)
-        anomalies = main.result()
-        world.close()
+        anomalies = world.played(play)
     return Result(seed, anomalies, world.digest, world.statements, world.seen, play.book)
 
 

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.simulation.drain import drain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A world's faults are logged as a program's would be."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize(

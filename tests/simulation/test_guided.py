@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,21 +12,10 @@ from tests.simulation.guided import FOUND, table
 from tests.simulation.run import run
 from tests.simulation.spots import SPELLED, Spot, spelled
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 MISSED = ("13", "206", "209")
 """The places of three rules in tests/ablations.diff."""
 
 STALL = "stall after reserve 1 of client 1 for 12.0 s"
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A world's faults are logged as a program's would be."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("action", SPELLED)

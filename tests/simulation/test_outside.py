@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,19 +10,8 @@ from tests.simulation.outside import WEATHERS, Weather
 from tests.simulation.run import run
 from tests.storm.checker import Anomaly
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 BY_NAME = {one.name: one for one in WEATHERS}
 SEEDS = 6
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A world's faults are logged as a program's would be."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +19,6 @@ from tests.simulation.run import run
 from tests.simulation.world import World, WorldClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from uuid import UUID
 
     from cassieq_spark.model.bucket import Bucket
@@ -34,14 +32,6 @@ logging.disable(logging.CRITICAL)
 from tests.simulation.run import run
 print(*(run(int(seed)).digest for seed in sys.argv[1:]))
 """
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A world's faults are logged as a program's would be."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))

@@ -17,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from cassandra import OperationTimedOut
@@ -41,12 +41,13 @@ from tests.simulation.spots import THEMES, Spot, spelled, spots_of
 from tests.simulation.unhinted import Unhinted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 
     from cassieq_spark.store.transport import Request, Told
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 START_US = 1_700_000_000_000_000
 DATACENTER = "datacenter1"
@@ -258,6 +259,16 @@ class WorldTransport(SimulatedTransport):
         told(answer)
 
 
+class Play(Protocol[T_co]):
+    """What happens in a world."""
+
+    def prepare(self) -> None:
+        """Make the tables and the queues; outside of the loop."""
+
+    def work(self) -> Coroutine[Any, Any, T_co]:
+        """Let its clients work."""
+
+
 def alone(play: Callable[P, T]) -> Callable[P, T]:
     """Play each world in an empty context of its own.
 
@@ -453,6 +464,15 @@ class World:
         transport = client._session.transport
         assert isinstance(transport, WorldTransport)
         return for_tasks(client), transport
+
+    def played(self, play: Play[T]) -> T:
+        """Let a play make its tables and do its work, and end all clients; return its outcome."""
+        play.prepare()
+        main = self.loop.create_task(play.work())
+        self.loop.finish(main)
+        outcome = main.result()
+        self.close()
+        return outcome
 
     async def leap(self, seconds: float) -> None:
         """Let so much time pass while all processes stand still; see `Ring.compact` for the end."""

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from cassieq_spark import schedules
 from cassieq_spark.errors import UsageError
+from cassieq_spark.repair.lead import LEASE_S
 from cassieq_spark.schedules import dispatching
 from cassieq_spark.testing import wait_until
 
 if TYPE_CHECKING:
     import pytest
+
+SHORTEST_HORIZON_S = 60
 
 
 class Failing:
@@ -55,3 +58,8 @@ def test_a_program_that_may_not_dispatch_says_so_once(
         wait_until(lambda: "its role may not" in caplog.text)
         wait_until(lambda: "cassieq-schedules" not in [one.name for one in threading.enumerate()])
     assert [1] == passes
+
+
+def test_a_leader_that_dies_is_followed_before_the_shortest_horizon_is_over() -> None:
+    """So nobody notices: its lease ends, and whoever waits for it looks within a pause."""
+    assert LEASE_S + schedules.PASS_EVERY_S < SHORTEST_HORIZON_S

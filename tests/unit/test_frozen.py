@@ -15,7 +15,7 @@ import pytest
 
 import cassieq_spark as cassieq
 import cassieq_spark.spark
-from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.recurring import Definition, Schedule, State, Status
 from cassieq_spark.model.slots import Slot
@@ -26,7 +26,7 @@ from tests.unit.test_annotations import DELIVERY, INFO, MESSAGE, RECEIPT
 SCHEDULE = Schedule(
     datacenter="here",
     name="report",
-    queue="jobs",
+    queue=QueueName("jobs"),
     lane=LaneId(UUID(int=1)),
     status=Status.ACTIVE,
     definition=Definition(every_us=60_000_000, headers={"a": "b"}),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
 from cassieq_spark.model.moments import time_of, us_of
-from cassieq_spark.model.slots import Cron, Every, Once, Slot, first, latest, offset_of
+from cassieq_spark.model.slots import Cron, Every, Once, Rule, Slot, latest, offset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,10 @@ def zones_that_differ() -> dict[tuple[object, ...], str]:
 
 def times(slots: Iterator[Slot]) -> Iterator[datetime]:
     return (time_of(one.at_us) for one in slots)
+
+
+def first(rule: Rule, slot: Slot, most: int) -> list[Slot]:
+    return list(islice(rule.after(slot), most))
 
 
 def walked(cron: Cron, begin: datetime, end: datetime) -> list[datetime]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from cassieq_spark.errors import QueueNotFound, ScheduleExists, ScheduleNotFound
 from cassieq_spark.model import recurring as rules
-from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.outcome import Applied, Outcome, Stored
 from cassieq_spark.model.recurring import NEVER_US, Definition, Schedule, State, Status
 from cassieq_spark.model.slots import Slot
@@ -139,7 +138,7 @@ async def finish(store: Store, schedule: Schedule) -> None:
         CassieqError: It is not finished.
     """
     try:
-        lane = await open_lane(store, QueueName(schedule.queue))
+        lane = await open_lane(store, schedule.queue)
     except QueueNotFound:
         row = await store.timetable.find(schedule.name)
         if row is not None and row.value.lane == schedule.lane:

@@ -63,15 +63,15 @@ async def dispatch(store: Store, touchers: Touchers | None = None) -> Dispatched
         known = []
     touched: list[Touched] = []
     kept: Touchers = Recent(QUEUES) if touchers is None else touchers
-    by_queue: dict[str, list[Glance]] = {}
+    by_queue: dict[QueueName, list[Glance]] = {}
     for one in sorted(known, key=lambda one: (one.touch_us, one.name)):
         by_queue.setdefault(one.queue, []).append(one)
 
-    async def of_queue(queue: str) -> None:
+    async def of_queue(queue: QueueName) -> None:
         now_us = store.clock.now_us()
         names = [one.name for one in by_queue[queue] if one.touch_us <= now_us]
         try:
-            lane = await open_lane(store, QueueName(queue))
+            lane = await open_lane(store, queue)
             toucher = kept.get_or_make(lane.lane_id, partial(Toucher, lane)).use(lane)
             names = [
                 one.name

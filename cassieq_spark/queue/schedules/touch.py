@@ -185,12 +185,12 @@ class Toucher:
             if schedule.status is Status.DELETING:
                 await table.delete(row)
                 continue
+            if not fills and not schedule.state.unproven:
+                return None  # there is nothing to settle
             is_in, lost = await self._judged(schedule)
             schedule = rules.settled(schedule, is_in, now_us)
             todo = [Occurrence(Slot(one.at_us), one.due_us) for one in lost]
             cursor, fill = schedule.state.cursor, None
-            if not fills and not row.value.state.unproven:
-                return None
             if fills:
                 some, cursor = rules.occurrences(schedule, now_us)
                 todo += some
@@ -335,7 +335,7 @@ class Toucher:
         async for _ in attempts(self._store):
             if row is None or not rules.names_all(row.value, mine):
                 return  # others have settled them
-            after = rules.proven(row.value, is_in, self._lane.clock.now_us())
+            after = rules.proven(row.value, mine, self._lane.clock.now_us())
             outcome: Outcome[Schedule] = await self._store.timetable.touch(row, after)
             row = draft.found.row = outcome.now
             if isinstance(outcome, Applied):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cassandra.query import UNSET_VALUE
 
 from cassieq_spark.errors import RowCorrupt
-from cassieq_spark.model.ids import LaneId
+from cassieq_spark.model.ids import LaneId, QueueName
 from cassieq_spark.model.outcome import Outcome, Stored
 from cassieq_spark.model.recurring import (
     Schedule,
@@ -28,7 +28,7 @@ class Glance(NamedTuple):
     """When a schedule is to be touched, as one replica knows it."""
 
     name: str
-    queue: str
+    queue: QueueName
     lane: LaneId
     touch_us: int
 
@@ -47,7 +47,7 @@ class Timetable(CasTable[Schedule]):
         rows = await self._session.run(statements.GLANCE_TIMETABLE)
         here = self._session.datacenter
         return [
-            Glance(row.name, row.queue, LaneId(row.lane), row.touch_us)
+            Glance(row.name, QueueName(row.queue), LaneId(row.lane), row.touch_us)
             for row in rows
             # A replica may have a touch without the definition before it.
             if row.datacenter == here and row.queue is not None and row.status != Status.NEW
@@ -98,7 +98,7 @@ class Timetable(CasTable[Schedule]):
             return Schedule(
                 datacenter=row.datacenter,
                 name=row.name,
-                queue=row.queue,
+                queue=QueueName(row.queue),
                 lane=LaneId(row.lane),
                 status=status,
                 definition=None if status is Status.FOREIGN else definition,
