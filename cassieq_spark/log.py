@@ -72,6 +72,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "queue_created": "A queue was created.",
         "queue_deleted": "A queue was deleted with all that it held.",
         "queue_joined": "A query began to read a queue that was created after it began.",
+        "queue_paused": "A queue, or one priority of it, was paused: no get returns its messages.",
+        "queue_resumed": "A queue, or one priority of it, was resumed after a pause.",
         "repair_changed": "A pass of `jobs/repair.py` that repeats has done something: what, by "
         "queue.",
         "replay_skipped": "A batch was already in the queue. Nothing was written.",

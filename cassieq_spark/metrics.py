@@ -244,7 +244,19 @@ QUEUE_INFO: Final = Family(
     "Always 1: the queue exists, and has this dead-letter queue, if any.",
     ("queue", "dead_letter_queue"),
 )
-OF_QUEUES: Final = (QUEUE_MESSAGES, QUEUE_VISIBLE, QUEUE_OLDEST, QUEUE_BUCKETS, QUEUE_INFO)
+QUEUE_PAUSED: Final = Family(
+    "queue_paused",
+    "1 if this priority of the queue is paused, so that no get returns its messages; otherwise 0.",
+    ("queue", "priority"),
+)
+OF_QUEUES: Final = (
+    QUEUE_MESSAGES,
+    QUEUE_VISIBLE,
+    QUEUE_OLDEST,
+    QUEUE_BUCKETS,
+    QUEUE_INFO,
+    QUEUE_PAUSED,
+)
 
 SCAN_LEADER: Final = Family(
     "scan_leader", "1 in the process that counts the queues for all, and 0 in the others."

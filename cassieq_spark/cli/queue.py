@@ -1,4 +1,4 @@
-"""``cassieq queue`` creates, lists, shows, alters, purges and deletes; ``bootstrap``, ``watch``."""
+"""``cassieq queue``: create, list, alter, pause, purge, delete; ``bootstrap``, ``watch``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ from cassieq_spark.queue.find import QueueInfo
 from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.stats import QueueStats
 
-app = typer.Typer(help="Create, list, show, alter, purge and delete queues.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, show, alter, pause, purge and delete queues.", no_args_is_help=True
+)
 
 _COPIES = re.compile("[0-9]{1,3}")
 
@@ -170,6 +172,41 @@ def scheduled(queue: QueueName, connection: Connected, out: Printed) -> None:
             for one in found
         ]
     )
+
+
+Paused = Annotated[
+    int | None, typer.Option(show_default=False, help="Only messages of this priority.")
+]
+
+
+@command(app)
+def pause(
+    queue: QueueName, connection: Connected, out: Printed, *, priority: Paused = None
+) -> None:
+    """Hand out no more messages of a queue, until it is resumed. Puts and acks go on.
+
+    Example:
+        cassieq queue pause orders
+    """
+    with connection.open() as client:
+        found = client.queue(queue)
+        found.pause(priority)
+        out.result({"queue": queue, "paused": found.paused()})
+
+
+@command(app)
+def resume(
+    queue: QueueName, connection: Connected, out: Printed, *, priority: Paused = None
+) -> None:
+    """Hand out messages again after a pause.
+
+    Example:
+        cassieq queue resume orders
+    """
+    with connection.open() as client:
+        found = client.queue(queue)
+        found.resume(priority)
+        out.result({"queue": queue, "paused": found.paused()})
 
 
 @command(app)

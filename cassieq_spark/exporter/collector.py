@@ -77,6 +77,9 @@ def _of_queues(queues: Iterable[Counted]) -> dict[Family, Samples]:
         found[metrics.QUEUE_VISIBLE] += [
             ((name, str(priority)), n) for priority, n in of.by_priority.items()
         ]
+        found[metrics.QUEUE_PAUSED] += [
+            ((name, str(priority)), int(priority in of.paused)) for priority in of.by_priority
+        ]
         found[metrics.QUEUE_OLDEST].append(((name,), of.oldest_age or 0.0))
         found[metrics.QUEUE_BUCKETS] += [((name, status), n) for status, n in of.buckets.items()]
         found[metrics.QUEUE_INFO].append(((name, one.dead_letter_queue or ""), 1))

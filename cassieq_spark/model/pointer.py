@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,6 +39,7 @@ class Pointer(StrEnum):
     SCHEDULE = "schedule"
     SCHEDULE_CLOSED = "schedule_closed"
     SCHEDULE_HEALED = "schedule_healed"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Pointers:
         schedule_closed: In a queue's first lane: no due lane of a period below is created any more.
             It is never below ``schedule`` [U2].
         schedule_healed: In a queue's first lane: when repair last went through all due lanes (µs).
+        paused: In a fixed lane: how often it was paused and resumed. Odd: it is paused.
     """
 
     reader: BucketNo = FIRST_BUCKET
@@ -64,11 +67,17 @@ class Pointers:
     schedule: int = 0
     schedule_closed: int = 0
     schedule_healed: int = 0
+    paused: int = 0
 
     @property
     def is_deleted(self) -> bool:
         """Whether the queue was deleted: its lane is dead for ever [R25]."""
         return self.repair >= DELETED
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no message of the lane is handed out."""
+        return self.paused % 2 == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +87,16 @@ class Slice:
     hour: int
     first: int
     last: int
+
+
+def paused_at(registers: Iterable[int], *, pauses: bool) -> int:
+    """Return the value that all these registers get when their lanes are paused, or resumed.
+
+    It is the greatest of them, or the next one. Opposite calls at the same time choose different
+    values, and the greater one wins in every lane, in whatever order they write (G4).
+    """
+    latest = max(registers)
+    return latest if latest % 2 == pauses else latest + 1
 
 
 def minute_of(time_us: int) -> int:

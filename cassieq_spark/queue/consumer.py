@@ -25,6 +25,7 @@ from cassieq_spark.options import arguments
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Delivery
+from cassieq_spark.queue.pause import still_paused
 from cassieq_spark.queue.settle.ack_buffer import RETRY_S, AckBuffer
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.queue.shelf import Held, Shelf, doors
@@ -154,6 +155,11 @@ ROUNDS_PER_TIMEOUT: Final = 4
 """A renewal that is not answered within this fraction of a visibility timeout is given up and begun
 again, so that there is time for another one before the lease runs out."""
 
+PAUSE_LOOK_S: Final = 4.0
+"""While messages wait here, the registers of their priorities are read this often. So what waits
+goes back within this time and two statements after a pause; a prefetched message of a paused queue
+would else be handed out for as long as its lease is renewed."""
+
 _logger = get_logger("queue")
 
 
@@ -203,6 +209,8 @@ class Ahead:
         self._look_timer = Timer(lane.clock, self._begin_look)
         self._looking: asyncio.Task[None] | None = None
         self._renewal_timer = Timer(lane.clock, self._renew)
+        self._pause_timer = Timer(lane.clock, self._begin_to_let_go)
+        self._asked_at = -inf
         self._renewing: set[Place] = set()
         self._renew_again_at: dict[Place, float] = {}
         self._is_over = False
@@ -231,6 +239,7 @@ class Ahead:
                     await asyncio.wait([self._looking], timeout=left_s)
                 self._is_over = True
                 self._renewal_timer.set(inf)
+                self._pause_timer.set(inf)
                 await self._give_back()
 
     def deadline(self, wait_s: float | None) -> float:
@@ -330,6 +339,26 @@ class Ahead:
     async def _give_back_late(self) -> None:
         await give_back(self._lane, self.shelf.clear())
 
+    # --- pauses -------------------------------------------------------------------------------
+
+    def _begin_to_let_go(self) -> None:
+        self._asked_at = self._clock.monotonic()
+        with suppress(CassieqError):  # the client is closed
+            self._lane.store.session.begin(lambda _: self._let_paused_go(), None)
+
+    async def _let_paused_go(self) -> None:
+        """Give back what waits here of paused priorities, uncounted (`queue.pause`)."""
+        here = {one.receipt.place.lane for one in self.shelf.waiting()}
+        priorities = {lane_id: self._lane.sibling(lane_id).priority for lane_id in here}
+        try:
+            paused = await still_paused(self._lane, set(priorities.values()))
+            lanes = [lane_id for lane_id in here if priorities[lane_id] in paused]
+            await give_back(self._lane, self.shelf.clear(lanes))
+        except CassieqError as error:
+            self._tell(error)
+        finally:
+            self._go_on()
+
     # --- renewals -----------------------------------------------------------------------------
 
     def _renew(self) -> None:
@@ -383,7 +412,9 @@ class Ahead:
             return
         now, now_us = self._clock.monotonic(), self._clock.now_us()
         at = inf
-        for held in self.shelf.waiting():
+        waiting = self.shelf.waiting()
+        self._pause_timer.set(self._asked_at + PAUSE_LOOK_S if waiting else inf)
+        for held in waiting:
             place = held.receipt.place
             if place not in self._renewing:
                 left_us = held.until_us - self._wanted.visibility_us // 2 - now_us

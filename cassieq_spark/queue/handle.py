@@ -20,7 +20,7 @@ from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.model.rows.intents import ACK
 from cassieq_spark.model.settlement import Action, Extend, Reject, Release
 from cassieq_spark.options import QueueSettings, Seconds, arguments
-from cassieq_spark.queue import admin
+from cassieq_spark.queue import admin, pause
 from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.get.getter import GetRequest
@@ -439,6 +439,48 @@ class Queue(OfOneProcess):
         return await by_hour(await self._current())
 
     @blocking
+    async def pause(self, priority: int | None = None) -> None:
+        """Hand out no more messages, until `resume`. Messages may still be put, acked and extended.
+
+        A get that had claimed messages before may still return them. One that confirms its claims
+        after this has returned gives them back. Consumers give back what they have prefetched
+        within five seconds, and Spark's source waits. Clients of releases that know no pause do
+        not heed it.
+
+        Args:
+            priority: Only messages of this priority; None: all.
+
+        Raises:
+            OptionInvalid: The queue has no such priority.
+            QueueDeleted: The queue is gone.
+            StoreError: Some messages may be paused. Call it again.
+        """
+        await self._change_pause(priority, pauses=True)
+
+    @blocking
+    async def resume(self, priority: int | None = None) -> None:
+        """Hand out messages again after `pause`; nothing happens if the queue is not paused.
+
+        Args:
+            priority: Only messages of this priority; None: all.
+
+        Raises:
+            OptionInvalid, QueueDeleted: As `pause`.
+            StoreError: Some messages may still be paused. Call it again.
+        """
+        await self._change_pause(priority, pauses=False)
+        self._work.waiting.look_soon()
+
+    @blocking
+    async def paused(self) -> tuple[int, ...]:
+        """Return the paused priorities, ascending; none if all messages are handed out.
+
+        Raises:
+            QueueDeleted: The queue is gone.
+        """
+        return await pause.paused(await self._current())
+
+    @blocking
     async def purge(self) -> int:
         """Drop all messages: visible, leased, delayed and dead. Return their number.
 
@@ -468,6 +510,12 @@ class Queue(OfOneProcess):
         only = {"force": force, "if_empty": if_empty, "if_unused": if_unused}
         await admin.delete(lane.store, lane.queue, lane.lane_id, **only)
         self._works.forget(lane.lane_id)
+
+    async def _change_pause(self, priority: int | None, *, pauses: bool) -> None:
+        lane = await self._current()
+        if priority is not None:
+            arguments.priority("priority", priority, lane.settings.priorities)
+        await pause.change(lane, priority, pauses=pauses)
 
     async def _lapse(self, messages: Iterable[Delivery]) -> None:
         """End leases, but let their receipts ack until another consumer gets the messages.

@@ -63,6 +63,13 @@ class attempts:  # noqa: N801 - used like a function
         return attempt
 
 
+class LanePaused(CassieqError):
+    """The lane is paused. Nothing was claimed, or it was given back; no caller gets to see this."""
+
+    def __init__(self) -> None:
+        super().__init__("the lane is paused")
+
+
 class LaneEnded(Exception):
     """A due lane takes no more messages. Nothing was written, and an ordinary lane takes them."""
 
@@ -151,6 +158,11 @@ class Lane:
     def due_lane(self, due: DueLane) -> Lane:
         """Return the due lane of this queue for that period and priority."""
         return self.sibling(due.lane_id(self.lanes[0]))
+
+    @property
+    def gate(self) -> Lane:
+        """The fixed lane whose register says whether this one is paused (`queue.pause`)."""
+        return self if self.due is None else self.sibling(self.fixed.lane(self.priority, 0))
 
     def place(self, bucket: BucketNo) -> Place:
         """Return the place, among all of the queue, of one of this lane's buckets."""

@@ -19,6 +19,7 @@ from typing import Final
 
 from cassieq_spark.clock import Clock
 from cassieq_spark.errors import CassieqError, QueueDeleted
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.receipt import Receipt
 from cassieq_spark.queue.message import Delivery
@@ -210,11 +211,16 @@ class Shelf:
             for answer in list(self._waiting):
                 self.leave(answer)
 
-    def clear(self) -> list[Receipt]:
-        """Take all messages that wait here, to give them back."""
+    def clear(self, lanes: Collection[LaneId] | None = None) -> list[Receipt]:
+        """Take messages that wait here, to give them back: those of these lanes; None: all."""
         with doors.lock:
-            left = [held.receipt for held in self._held]
-            self._held.clear()
+            held, self._held = self._held, deque()
+            left: list[Receipt] = []
+            for one in held:
+                if lanes is None or one.receipt.place.lane in lanes:
+                    left.append(one.receipt)
+                else:
+                    self._held.append(one)
             return left
 
     # --- parts; the caller holds the lock -----------------------------------------------------

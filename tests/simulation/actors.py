@@ -261,6 +261,7 @@ class Consumer:
         return {
             "named": named(messages),
             "again": [one.body.count(AGAIN) for one in messages],
+            "priorities": sorted({one.priority for one in messages}),
             "left": round((first - time_of(START_US)).total_seconds() - self._log.now(), 3),
             "most": round((last - time_of(START_US)).total_seconds() - self._log.now(), 3),
         }
@@ -377,6 +378,32 @@ class Recreator:
                     await queue.delete(force=True)
                     self._log.say("life ended", life=life)
             await self._log.sleep(draws.choice([0.05, 0.5]))
+
+
+class Pauser:
+    """Pauses the queue, or one priority of it, and resumes it, until it is told to end."""
+
+    def __init__(self, world: World, queue: AsyncQueue, log: Log) -> None:
+        self._queue = queue
+        self._log = log
+        self._draws = Draws(world.seed, log.who)
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        draws, queue = self._draws, self._queue
+        while not is_over():
+            await self._log.sleep(draws.choice([0.2, 1.0, 3.0]))
+            priority = draws.choice([None, *range(queue.settings.priorities)])
+            priorities = [*range(queue.settings.priorities)] if priority is None else [priority]
+            try:
+                op = self._log.begin("pauses", priorities=priorities)
+                await queue.pause(priority)
+                self._log.say("paused", op=op)
+                await self._log.sleep(draws.choice([0.1, 1.0, 4.0]))
+                op = self._log.begin("resumes", priorities=priorities)
+                await queue.resume(priority)
+                self._log.say("resumed", op=op)
+            except CassieqError as error:
+                self._log.say("failed", error=str(error))
 
 
 class Repairer:

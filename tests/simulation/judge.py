@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.storm.book import read
@@ -32,8 +33,10 @@ def hidden(history: list[Entry]) -> list[Anomaly]:
 
     Such a message was stored before the get began, without a delay or an end, and was given to
     nobody before the get had ended: not even to a client that was killed before it could say so.
-    Nor was any claim given back uncounted meanwhile, as one whose answer came too late.
+    Nor was any claim given back uncounted meanwhile, as one whose answer came too late, nor was
+    anything paused.
     """
+    pauses = _pauses(history)
     uncounted = [entry["at"] for entry in history if entry["what"] == "uncounted"]
     book = read(history)
     stored_at: dict[str, float] = {}
@@ -53,6 +56,8 @@ def hidden(history: list[Entry]) -> list[Anomaly]:
     for entry in history:
         if entry["what"] == "nothing" and entry["queue"] == MAIN:
             begun, ended = entry["begun"], entry["at"]
+            if any(one.begun < ended and begun < one.over for one in pauses):
+                continue
             seen = [
                 key
                 for at, key in plain
@@ -64,6 +69,60 @@ def hidden(history: list[Entry]) -> list[Anomaly]:
                 what = f"{entry['who']} got nothing from {begun:.3f} to {ended:.3f}: {seen[:3]}"
                 found.append(Anomaly(kind="hidden", what=what))
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A pause of some priorities.
+
+    Attributes:
+        begun, answered: When it was asked for, and when that was answered; infinite: never.
+        resumes, over: When somebody has begun to resume one of them, and when all are resumed.
+    """
+
+    priorities: frozenset[int]
+    begun: float
+    answered: float
+    resumes: float
+    over: float
+
+
+def _pauses(history: list[Entry]) -> list[Pause]:
+    answered = {one["op"]: one["at"] for one in history if one["what"] in {"paused", "resumed"}}
+    resumes = [
+        ({*one["priorities"]}, one["at"], answered.get(one["op"], math.inf))
+        for one in history
+        if one["what"] == "resumes"
+    ]
+    found = []
+    for entry in history:
+        if entry["what"] == "pauses":
+            paused, begun = frozenset(entry["priorities"]), entry["at"]
+            later = [one for one in resumes if one[2] > begun]
+            found.append(
+                Pause(
+                    priorities=paused,
+                    begun=begun,
+                    answered=answered.get(entry["op"], math.inf),
+                    resumes=min((at for some, at, _ in later if some & paused), default=math.inf),
+                    over=min((at for some, _, at in later if some >= paused), default=math.inf),
+                )
+            )
+    return found
+
+
+def unpaused(history: list[Entry]) -> list[Anomaly]:
+    """Return the gets that began in a pause, and handed out what was paused."""
+    pauses = _pauses(history)
+    return [
+        Anomaly(kind="unpaused", what=f"{one['who']} got {one['named'][0]} in {pause}")
+        for one in history
+        if one["what"] == "got" and one["queue"] == MAIN
+        for pause in pauses
+        if pause.answered < one["begun"]
+        and one["at"] < pause.resumes
+        and pause.priorities & {*one["priorities"]}
+    ]
 
 
 def ended(history: list[Entry]) -> list[Anomaly]:
@@ -276,4 +335,5 @@ JUDGES: Final = (
     outlived,
     vanished,
     replayed,
+    unpaused,
 )

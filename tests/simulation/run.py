@@ -15,6 +15,7 @@ from tests.children.consumer import key_of
 from tests.simulation.actors import (
     Consumer,
     Log,
+    Pauser,
     Producer,
     Program,
     Recreator,
@@ -62,6 +63,8 @@ SHORTEST_HOLD_S = 2.0
 BACK_WITHIN_S, WAITS = 240.0, 12
 SILENT_S = 40.0
 DEAD = "dead"
+PAUSES_SHARE = 0.1
+"""The share of worlds in which the queue is paused at times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +143,7 @@ class Play:
         self._transports = world.transports_in_use
         self._queries: list[Source | Sink] = []
         self._is_over = False
+        self._pauses = Draws(world.seed, "pauses").random() < PAUSES_SHARE
         self._may_start = True
         self._bucket_size = 0
         self._kept_s: float | None = None
@@ -332,6 +336,8 @@ class Play:
             begin("redrive", lambda log: Redriver(world, client, DEAD, log))
         if "lives" in themes and draws.random() < 0.7:
             begin("lives", lambda log: Recreator(world, client, "temp", log))
+        if self._pauses:
+            begin("pauses", lambda log: Pauser(world, main, log))
         if draws.random() < (0.25 if {"plain", "source"} >= {*themes} else 0.6):
             begin("repair", lambda log: Repairer(world, client, log))
 
@@ -342,6 +348,7 @@ class Play:
         queues = [await client.queue(name) for name in (MAIN, DEAD)]
         log = Log(world, self.history, "drain", transport.clock)
         consumers = [Consumer(world, one, log) for one in queues]
+        await self._resume(queues[0], log)
         ends_s = world.loop.time() + DRAINED_WITHIN_S
         if world.weather is not None:  # what a wrong clock has leased or delayed comes back later
             ends_s += WRONG_BY_S
@@ -381,6 +388,13 @@ class Play:
         for one in consumers:
             await one.ack(await one.get(100, HOLD_S, 0))
         return await self._left_over(client)
+
+    async def _resume(self, queue: AsyncQueue, log: Log) -> None:
+        """Resume the queue: whoever has paused it may be dead."""
+        if self._pauses:
+            op = log.begin("resumes", priorities=[*range(queue.settings.priorities)])
+            await queue.resume()
+            log.say("resumed", op=op)
 
     async def _left_over(self, client: AsyncClient) -> list[Anomaly]:
         """Return what is wrong with the tables of drained queues."""

@@ -29,7 +29,7 @@ from cassieq_spark.model.rows.intents import Claim
 from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue import seal
 from cassieq_spark.queue.fetch import Planned
-from cassieq_spark.queue.lane import Lane, named
+from cassieq_spark.queue.lane import Lane, LanePaused, named
 from cassieq_spark.queue.seal import note_expired
 from cassieq_spark.queue.settle.settle import settle_bucket
 from cassieq_spark.store.call import present
@@ -160,6 +160,11 @@ class Budget:
             if self.size_bytes < mean_bytes(row):
                 self.size_bytes = 0
         self.is_untouched &= not count
+
+    def give_back(self, before: Budget) -> None:
+        """Take back what was subtracted since: what was claimed was given back."""
+        self.messages, self.size_bytes = before.messages, before.size_bytes
+        self.is_untouched, self.runs = before.is_untouched, before.runs
 
     def take_claimed(self, claimed: list[Claimed]) -> None:
         """Subtract claimed messages."""
@@ -422,6 +427,9 @@ class Claimer:
         passed the minute of a hint while its CAS was on the way, the hint is written again where
         the pointer has not been: at the current minute, or beyond a pointer that is ahead of now
         [P17, T7].
+
+        Raises:
+            LanePaused: The lane is paused; all was given back (`queue.pause`).
         """
         if not claimed:
             return []
@@ -432,8 +440,11 @@ class Claimer:
             raise
 
     async def _confirmed(self, claimed: list[Claimed]) -> list[Claimed]:
-        lane = self.lane
+        lane, gate = self.lane, self.lane.gate
+        beside = None if gate is lane else gate.begin_pointers()
         pointers = await lane.read_pointers()
+        if (pointers if beside is None else await beside()).is_paused:
+            raise LanePaused
         claimed = [one for one in claimed if one.bucket >= pointers.repair]
         now_us = lane.clock.now_us()
         in_time = [one for one in claimed if one.lease.until_us > now_us]

@@ -8,9 +8,10 @@ is slow and never stuck, and a lane that does not answer holds up no other.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 from cassieq_spark.errors import CassieqError, QueueDeleted
 from cassieq_spark.log import event, get_logger
@@ -18,7 +19,8 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import held_until, offered_below
 from cassieq_spark.queue.get.claim import GRACE_S, Budget, Claimed, Holder, give_back
 from cassieq_spark.queue.get.reader import Reader, Search
-from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.lane import Lane, LanePaused
+from cassieq_spark.queue.pause import still_paused
 from cassieq_spark.queue.schedule import DueLaneCache
 
 News = tuple[list[LaneId], list[LaneId]]
@@ -40,6 +42,9 @@ answered, and none has messages, doubles it: the store may be slow."""
 ROUND_AGAIN_S: Final = 0.25
 """The same limit after a lane has not answered: there may be many such lanes, and messages of the
 others wait."""
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _logger = get_logger("queue")
 
@@ -63,6 +68,7 @@ class QueueReader:
         # Random, so that consumers which begin together do not all begin in one shard [U15].
         self._first_shard = lane.store.entropy.rng.randrange(lane.settings.shards)
         self._last: LaneId | None = None
+        self._paused: set[int] = set()
         self._news: News | None = None
         self._rests_for_s = RESTS_FOR_S if holder.is_program else 0.0
         self.looked_at = list(self.readers)
@@ -95,7 +101,9 @@ class QueueReader:
         for lane_id in await self._in_turn(at_least, self._news):
             if found >= enough:
                 break
-            found += await self.readers[lane_id].count(enough - found)
+            found += await self.unless_paused(
+                lane_id, self.readers[lane_id].count(enough - found), otherwise=0
+            )
             is_sure &= self.readers[lane_id].is_sure
         return found if found or is_sure else None
 
@@ -103,7 +111,7 @@ class QueueReader:
         """Do the side work of a get that finds nothing, in each lane; see `Reader.tidy`."""
         lanes = await self._in_turn(at_least, self._news)
         for one in await self.lane.store.session.each(lambda at: self.readers[at].tidy(), lanes):
-            if one is not None:
+            if one is not None and not isinstance(one, LanePaused):
                 raise one
 
     async def look_ahead(
@@ -120,10 +128,10 @@ class QueueReader:
         """
         for lane_id in await self._in_turn(at_least):
             reader = self.readers[lane_id]
-            if reader.since is None and await reader.look_ahead(
-                at_most, at_most_bytes=at_most_bytes
-            ):
-                return
+            if reader.since is None:
+                look = reader.look_ahead(at_most, at_most_bytes=at_most_bytes)
+                if await self.unless_paused(lane_id, look, otherwise=False):
+                    return
 
     async def get(
         self,
@@ -153,7 +161,8 @@ class QueueReader:
         self.looked_at = [at for tier in tiers for at in tier]
         if len(self.looked_at) == 1:
             (only,) = self.looked_at
-            return await self.readers[only].get(at_most, at_most_bytes=at_most_bytes)
+            get = self.readers[only].get(at_most, at_most_bytes=at_most_bytes)
+            return await self.unless_paused(only, get, otherwise=[])
         self._first_shard = (self._first_shard + 1) % self.lane.settings.shards
         budget = Budget(messages=at_most, size_bytes=at_most_bytes)
         session = self.lane.store.session
@@ -163,6 +172,17 @@ class QueueReader:
             claimed = await Rounds(self, tiers, news).run(budget)
         self._last = claimed[-1].lane.lane_id if claimed else None
         return claimed
+
+    async def unless_paused(self, lane_id: LaneId, step: Awaitable[T], *, otherwise: U) -> T | U:
+        """Take a step in a lane. If it is paused, note that, and return ``otherwise``.
+
+        The next looks leave the lanes of its priority out, until its register says that they go on.
+        """
+        try:
+            return await step
+        except LanePaused:
+            self._paused.add(self.readers[lane_id].lane.priority)
+            return otherwise
 
     async def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Ask each of these lanes, all at once, and return those in which a get may find something.
@@ -212,7 +232,12 @@ class QueueReader:
         return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news[0]]
 
     async def _tiers(self, at_least: int) -> list[list[LaneId]]:
-        """Return, by priority, the scheduled lanes and the fixed ones, as tiers; none is empty."""
+        """Return, by priority, the scheduled lanes and the fixed ones, as tiers.
+
+        None is empty, and those of a paused priority are left out.
+        """
+        if self._paused:
+            self._paused = await still_paused(self.lane, self._paused)
         due = await self._due_lanes.lanes()
         if due is not self._due:
             self._see_to([*self.lane.all, *due])
@@ -222,6 +247,8 @@ class QueueReader:
         tiers: list[list[LaneId]] = []
         for at in range(0, len(turn), fixed.shards):
             priority = fixed.priorities - 1 - at // fixed.shards
+            if priority in self._paused:
+                continue
             tiers.append([one.lane_id for one in due if one.priority == priority])
             tiers.append(turn[at : at + fixed.shards])
         if (below := self.holder.below) is not None:
@@ -438,9 +465,11 @@ class Rounds:
             search = self._searches[lane_id] = reader.search()
         each_s = self._patience * (ROUND_AGAIN_S if self._has_failed else ROUND_S)
         in_all_s = GRACE_S if self._claimed else inf
+        before = replace(budget)
         try:
             with self._lane.store.session.within(in_all_s, each_s=each_s):
-                self._claimed += await reader.go_round(search, budget, waits=False)
+                round_ = reader.go_round(search, budget, waits=False)
+                claimed = await self._readers.unless_paused(lane_id, round_, otherwise=None)
         except QueueDeleted:
             raise
         except CassieqError as error:
@@ -449,6 +478,11 @@ class Rounds:
             queue, told = self._lane.queue, str(error)
             event(_logger, "lane_passed_over", queue=queue, lane=str(lane_id), error=told)
             return False
+        if claimed is None:
+            search.end()
+            budget.give_back(before)
+            return True
+        self._claimed += claimed
         if budget.is_full:
             # It was asked for no more, so it has not said what else it has [lanes].
             self._asked.discard(lane_id)

@@ -363,6 +363,10 @@ class Search:
         self._is_sure = False
         self._in_vain = 0
 
+    def end(self) -> None:
+        """Note that nothing of the lane is handed out, because it is paused."""
+        self.is_over, self.failure, self.more_at = True, None, None
+
     def fail(self, error: CassieqError) -> None:
         """Note a round that ended with an error."""
         self.failure = error

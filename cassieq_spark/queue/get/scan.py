@@ -25,7 +25,7 @@ from cassieq_spark.queue.get.choice import seen
 from cassieq_spark.queue.get.claim import BUCKETS_PER_CALL, GRACE_S, Holder, Rows, mean_bytes
 from cassieq_spark.queue.get.hints import Finished, Hints, TimePointer, begin_advance, still_due
 from cassieq_spark.queue.get.unsealed import SEALS_PER_CALL, SHORT_LINGER_S, Peek, Undecided
-from cassieq_spark.queue.lane import Lane, named
+from cassieq_spark.queue.lane import Lane, LanePaused, named
 from cassieq_spark.store.tables.lanes import Monoton
 
 FIRST_WINDOW: Final = 8
@@ -129,7 +129,7 @@ class FirstReads:
         """Read what was not just read: two reads, or three in two steps.
 
         Raises:
-            QueueDeleted: The lane is dead.
+            QueueDeleted, LanePaused: The lane is dead, or paused.
         """
         begun, self._news = self._news, None
         if begun is None or self._lane.clock.monotonic() >= self._news_until:
@@ -196,8 +196,9 @@ class FirstReads:
         lane = self._lane
         looked_at = lane.clock.monotonic()
         pointers = await lane.read_pointers()
-        # Both reads come after the pointers. They say nothing about each other, so both run at
-        # once.
+        if pointers.is_paused:
+            raise LanePaused
+        # Both reads come after the pointers, and at once: they say nothing about each other.
         now_us = lane.clock.now_us()
         hints, monoton = self._begin_hints(pointers, now_us), await lane.read_monoton()
         return Scan(
@@ -417,9 +418,7 @@ class Scanner:
             rows = await self._read(buckets)
             undecided = await self.undecided.settle(rows)
             now_us = lane.clock.now_us()
-            for bucket in buckets:
-                if bucket not in rows:
-                    continue  # it did not answer
+            for bucket in (at for at in buckets if at in rows):  # the others did not answer
                 row = rows[bucket]
                 if row is not None and row.value.status is not Status.CORRUPT:
                     times[bucket] = row.value.changed_us

@@ -32,6 +32,7 @@ from cassieq_spark.queue.inspect.facts import (
     names_of,
 )
 from cassieq_spark.queue.lane import Lane, first_of, live_buckets, windows
+from cassieq_spark.queue.pause import paused
 from cassieq_spark.queue.schedule import as_read, begun_and_later
 
 Seen = Callable[[Lane, BucketFacts, Stored[Bucket] | None], None]
@@ -56,6 +57,7 @@ class QueueStats:
         consumers: Messages under a lease, by the consumer that holds them.
         applied_lwts: The number of LWTs that made these rows. Each row counts its own.
         by_priority: The visible messages of each priority.
+        paused: The priorities that are paused: no get returns their messages.
     """
 
     visible: int = 0
@@ -68,6 +70,7 @@ class QueueStats:
     consumers: dict[str, int] = field(default_factory=dict)
     applied_lwts: int = 0
     by_priority: dict[int, int] = field(default_factory=dict)
+    paused: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         freeze(self, "buckets", "consumers", "by_priority")
@@ -111,6 +114,7 @@ async def stats(lane: Lane, *, with_later: bool = True, seen: Seen | None = None
         consumers=dict(total.consumers),
         applied_lwts=total.lwts,
         by_priority=by_priority,
+        paused=await paused(lane),
     )
 
 

@@ -93,6 +93,18 @@ async def purge_queue(_: Call, queue: AsyncQueue) -> dict[str, Any]:
 
 
 @on_queue
+async def pause_queue(call: Call, queue: AsyncQueue) -> None:
+    """Hand out no more messages of a queue, or of one priority, until it is resumed."""
+    await queue.pause(call.body.priority)
+
+
+@on_queue
+async def resume_queue(call: Call, queue: AsyncQueue) -> None:
+    """Hand out messages again after a pause."""
+    await queue.resume(call.body.priority)
+
+
+@on_queue
 async def statistics(_: Call, queue: AsyncQueue) -> dict[str, Any]:
     """Count the messages of a queue."""
     found = asdict(await queue.stats())

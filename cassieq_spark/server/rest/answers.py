@@ -38,6 +38,7 @@ class Statistics(BaseModel):
     consumers: dict[str, int]
     applied_lwts: int
     by_priority: dict[str, int]
+    paused: list[int]
 
 
 class Purged(BaseModel):

@@ -371,6 +371,12 @@ class NewToken(Grants):
     starts_in: TokenSeconds = Field(0.0, description="Seconds from now until it becomes valid.")
 
 
+class Pause(Strict):
+    """The messages that are paused or resumed."""
+
+    priority: Priority | None = Field(None, description="Only this priority. Default: all.")
+
+
 class Redrive(Strict):
     """The messages to send, and where to."""
 

@@ -165,6 +165,7 @@ async def show(visit: Visit) -> Shown:
         may_read=visit.principal.may(Right.READ, visit.queue),
         rates=visit.rates.of(visit.queue),
         purged=visit.given.purged,
+        may_pause=visit.principal.may(Right.CREATE, visit.queue),
         may_purge=visit.principal.may(Right.PURGE, visit.queue),
         may_delete=visit.principal.may(Right.DELETE, visit.queue),
     )
@@ -222,6 +223,14 @@ async def purge(visit: Visit) -> Shown | GoTo:
         return await ask(visit, "purge", problem=OTHER)
     purged = await visit.backend.on_queue(visit.queue, lambda queue: queue.purge())
     return GoTo(path=f"{visit.path_of()}?purged={purged}")
+
+
+async def change_pause(visit: Visit, *, pauses: bool) -> GoTo:
+    """Pause the queue, or resume it."""
+    await visit.backend.on_queue(
+        visit.queue, lambda queue: queue.pause() if pauses else queue.resume()
+    )
+    return GoTo(path=visit.path_of())
 
 
 async def delete(visit: Visit) -> Shown | GoTo:

@@ -43,6 +43,7 @@ _KINDS: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
     "by_text": MapType(StringType(), LongType()),
     "by_int": MapType(IntegerType(), LongType()),
+    "ints": ArrayType(IntegerType()),
     "runs": ArrayType(_RUN),
 }
 
@@ -197,7 +198,8 @@ STATS: Final = _of_facts(
     (),
     *_facts(
         "visible long, by_priority by_int, in_flight long, delayed long, dead long, "
-        "oldest_age_s double oldest_age, buckets by_text, consumers by_text, applied_lwts long"
+        "oldest_age_s double oldest_age, buckets by_text, consumers by_text, applied_lwts long, "
+        "paused ints"
     ),
 )
 
