@@ -214,6 +214,22 @@ def test_purge_drops_all_messages_and_says_how_many(cli: CommandLine, queue: cas
     assert [] == queue.peek()
 
 
+def test_pause_and_resume_say_which_priorities_are_paused(
+    cli: CommandLine, client: cassieq.Client, queue_name: str
+) -> None:
+    queue = client.create_queue(queue_name, priorities=2)
+
+    done = cli("queue", "pause", queue.name, "--priority", "1", "--json")
+    assert (0, {"queue": queue.name, "paused": [1]}) == (done.code, done.object)
+    assert (1,) == queue.paused()
+
+    done = cli("queue", "resume", queue.name, "--json")
+    assert (0, {"queue": queue.name, "paused": []}) == (done.code, done.object)
+    refused = cli("queue", "pause", queue.name, "--priority", "2")
+    assert 2 == refused.code
+    assert "[cassieq:option_invalid] --priority" in refused.err
+
+
 def test_delete_ends_a_queue_and_a_second_time_is_exit_code_1(
     cli: CommandLine, client: cassieq.Client, queue: cassieq.Queue
 ) -> None:

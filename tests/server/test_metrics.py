@@ -246,6 +246,8 @@ def test_the_queues_are_counted_by_state(
     held = queue.get(2)
     assert 2 == len(held)
 
+    queue.pause(1)
+
     url = exporter(cassandra, started, keyspace=own_client.keyspace)
     found = scrape_until(url, MESSAGES, 4, queue="orders", state="visible")
 
@@ -255,6 +257,8 @@ def test_the_queues_are_counted_by_state(
     }
     by_priority = found.samples("cassieq_queue_visible_messages", queue="orders")
     assert {"0": 4, "1": 0} == {dict(key)["priority"]: n for key, n in by_priority.items()}
+    paused = found.samples("cassieq_queue_paused", queue="orders")
+    assert {"0": 0, "1": 1} == {dict(key)["priority"]: n for key, n in paused.items()}
     assert 1 == found.value("cassieq_queue_info", queue="orders", dead_letter_queue="dead-letters")
     assert 0 < (found.value("cassieq_queue_oldest_message_age_seconds", queue="orders") or 0) < 300
     assert 0 == found.value("cassieq_queue_oldest_message_age_seconds", queue="dead-letters")

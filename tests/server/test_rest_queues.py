@@ -115,6 +115,27 @@ def test_statistics_count_what_is_there_and_a_purge_drops_it(
     assert 0 == rest.get(f"{queue}/statistics").json()["visible"]
 
 
+def test_a_paused_queue_hands_nothing_out_until_it_is_resumed(
+    rest: httpx.Client, queue: str
+) -> None:
+    for priority in (0, 1):
+        rest.post(f"{queue}/messages", params={"priority": priority}, content=b"%d" % priority)
+
+    assert 204 == rest.post(f"{queue}/pause").status_code
+    assert [0, 1] == rest.get(f"{queue}/statistics").json()["paused"]
+    assert [] == rest.post(f"{queue}/messages/next").json()["messages"]
+
+    assert 204 == rest.post(f"{queue}/resume", json={"priority": 0}).status_code
+    assert [1] == rest.get(f"{queue}/statistics").json()["paused"]
+    given = rest.post(f"{queue}/messages/next", params={"max_messages": 10}).json()
+    assert [0] == [one["priority"] for one in given["messages"]]
+
+    none_such = rest.post(f"{queue}/pause", json={"priority": 2})
+    assert (400, "option_invalid") == problem(none_such)[:2]
+    assert 204 == rest.post(f"{queue}/resume").status_code
+    assert [] == rest.get(f"{queue}/statistics").json()["paused"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

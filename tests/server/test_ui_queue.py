@@ -62,6 +62,17 @@ def test_buckets_are_drawn_as_what_they_are_with_r_and_l(
     assert row is not None
 
 
+def test_a_queue_is_paused_and_resumed(local: Visitor, orders: cassieq.Queue) -> None:
+    path = f"/ui/queues/{orders.name}"
+    assert "Paused" not in text_of(local.get(path))
+    assert 303 == local.post(f"{path}/pause").status_code
+    assert (0,) == orders.paused()
+    shown = text_of(local.get(path))
+    assert "Paused. No get returns these messages until the queue is resumed." in shown
+    assert 303 == local.post(f"{path}/resume").status_code
+    assert () == orders.paused()
+
+
 def test_a_lease_that_ran_out_is_shown_as_such(local: Visitor, orders: cassieq.Queue) -> None:
     orders.put_many([b"x"] * 3)
     assert orders.get(3, consumer="slow", visibility_timeout=0.1)

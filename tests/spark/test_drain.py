@@ -55,6 +55,26 @@ def test_an_idle_query_has_acked_its_last_batch(streams: Streams) -> None:
     assert bodies(0, 200) == collected.bodies
 
 
+def test_a_query_waits_while_its_queue_is_paused_and_available_now_ends(streams: Streams) -> None:
+    streams.put(streams.numbered(0, 100))
+    streams.queue.pause()
+    assert [] == streams.drain().rows
+
+    collected = Collected()
+    query = streams.start(streams.source(), collected, checkpoint="another", once=False)
+    try:
+        wait_until(lambda: bool(query.recentProgress), deadline_s=60)
+        streams.put(streams.numbered(100, 200))
+        query.processAllAvailable()
+        assert [] == collected.rows
+        streams.queue.resume()
+        wait_until(lambda: len(collected.rows) == 200, deadline_s=60)
+    finally:
+        query.stop()
+    assert bodies(0, 200) == collected.bodies
+    assert {1} == {row.delivery_count for row in collected.rows}
+
+
 def test_available_now_leaves_what_came_after_its_start(streams: Streams) -> None:
     """Else a queue that is written all the time would never let it end."""
     streams.put(streams.numbered(0, 400))
