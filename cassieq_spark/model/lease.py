@@ -363,14 +363,19 @@ class _Shared:
 
 
 def _taken(terms: Wanted, left: deque[Returned]) -> dict[int, Runs]:
-    """Take one caller's messages out of the visible ones, the lowest first: one lease per count."""
+    """Take one caller's messages out of the visible ones, in their order: one lease per count.
+
+    Only the offsets of a Spark query name runs. A program may take any number of them, so that it
+    gets messages that were put in any order by their due times, and as many as it asks for.
+    """
     taken: dict[int, Runs] = {}
     wanted = terms.at_most
+    most_runs = terms.at_most if terms.run is None else RUNS_PER_LEASE
     passed: list[Returned] = []
     while left and wanted > 0:
         part = left.popleft()
         so_far = taken.get(part.deliveries, EMPTY)
-        room = RUNS_PER_LEASE - len(so_far.pairs)
+        room = max(0, most_runs - len(so_far.pairs))
         if part.deliveries not in taken and len(taken) >= LEASES_PER_CLAIM:
             room = 0
         below = part.runs if terms.below is None else part.runs.below(terms.below)
@@ -398,11 +403,14 @@ def _without_exhausted(
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:
-    """Turn expired leases and due groups into returned messages, one entry per count [R6]."""
+    """Turn expired leases into returned messages, one entry per count [R6].
+
+    Groups that are due stay: they are handed out by their times.
+    """
+    ended = held_by_nobody(replace(row, delayed=()), now_us)
     return replace(
         row,
-        returned=merge_returned(held_by_nobody(row, now_us)),
-        delayed=tuple(group for group in row.delayed if group.due_us > now_us),
+        returned=merge_returned(ended),
         leases=tuple(lease for lease in row.leases if not is_expired(lease, now_us)),
     )
 

@@ -43,8 +43,8 @@ LEASES_PER_CLAIM: Final = 64
 """The most leases that one claim makes, one per delivery count, so that an offset stays small."""
 
 RUNS_PER_LEASE: Final = 64
-"""The most separate runs that a claim takes into one lease, so that an offset that names them
-stays small."""
+"""The most separate runs that a claim of a Spark query takes into one lease, so that an offset that
+names them stays small; and the most in a lease that several callers share."""
 
 OWNERS_BYTES: Final = 64 * 1024
 """The most bytes of the names of all holders of leases of one bucket. Further holders are called

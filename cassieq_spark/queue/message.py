@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from math import inf
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
@@ -141,10 +142,10 @@ def read_messages(lane: Lane, plan: Sequence[Planned]) -> AsyncIterator[Message]
     return _read(lane, plan, _shown)
 
 
-def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> AsyncIterator[Delivery]:
-    """Yield leased messages, in the order of the plan.
+async def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> list[Delivery]:
+    """Read leased messages, in the order of the plan; those of one priority by their due times.
 
-    This client will read the rest of their chunks, too; see `fetch`.
+    Messages without a due time come after them. This client will read the rest of their chunks, too; see `fetch`.
 
     Args:
         lane: Any lane of the queue.
@@ -154,12 +155,13 @@ def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> AsyncI
         DataLoss: A planned message does not exist.
     """
     leases = {(one.lane, one.bucket, one.lease_id): lease for one, lease in plan}
+    due_us: dict[tuple[LaneId, int], int] = {}
 
     def delivered(lane: Lane, found: Found) -> list[Delivery]:
         planned = found.planned
         lease = leases[planned.lane, planned.bucket, planned.lease_id]
         visible_until = time_of(lease.until_us)
-        return [
+        made = [
             Delivery(
                 **fields,
                 visible_until=visible_until,
@@ -173,8 +175,19 @@ def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> AsyncI
             )
             for offset, fields in _fields(lane, found)
         ]
+        if (its_us := found.chunk.due_us) is not None:
+            due_us.update({(one.lane, one.id): its_us for one in made})
+        return made
 
-    return _read(lane, [one for one, _ in plan], delivered, goes_on=True)
+    reading = _read(lane, [one for one, _ in plan], delivered, goes_on=True)
+    messages = [message async for message in reading]
+    if not due_us:
+        return messages
+    return [
+        message
+        for _, some in groupby(messages, key=lambda one: one.priority)
+        for message in sorted(some, key=lambda one: due_us.get((one.lane, one.id), inf))
+    ]
 
 
 async def _read(

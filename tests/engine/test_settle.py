@@ -248,7 +248,7 @@ def test_an_update_of_what_a_batch_held_and_was_acked_is_expired(door: Door) -> 
     door.queue.ack(receipt.encode())
     (message,) = (
         one
-        for one in portal.iterate(read_deliveries(door.lane, [(claimed.planned, claimed.lease)]))
+        for one in portal.run(read_deliveries(door.lane, [(claimed.planned, claimed.lease)]))
         if one.body == b"a"
     )
     with pytest.raises(cassieq.ReceiptExpired):

@@ -138,10 +138,13 @@ def test_a_claim_stays_below_the_triggers_target() -> None:
     assert Runs.span(3, 9) == after.fresh
 
 
-def test_a_lease_holds_so_few_runs_that_an_offset_can_name_them() -> None:
+def test_a_lease_of_a_query_holds_so_few_runs_that_an_offset_can_name_them() -> None:
     scattered = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
-    _, (one,) = rules.claim(sealed(fresh=scattered), terms(10_000), ids())
+    of_a_query = replace(terms(10_000), run=UUID(int=9))
+    _, (one,) = rules.claim(sealed(fresh=scattered), of_a_query, ids())
     assert RUNS_PER_LEASE == len(one.runs.pairs)
+    _, (one,) = rules.claim(sealed(fresh=scattered), terms(10_000), ids())
+    assert scattered == one.runs
 
 
 def test_r6_expired_leases_crowd_no_row_and_are_merged_by_the_claim() -> None:
@@ -372,7 +375,8 @@ def test_one_claim_of_many_takes_no_more_runs_than_alone() -> None:
     every_other = Runs.from_offsets(range(0, 4 * RUNS_PER_LEASE, 2))
     row = sealed(manifest=every_other, fresh=every_other)
 
-    _, (first, second) = rules.claim_each(row, [terms(1_000), terms(1)], ids(), **AT)
+    wanted = [replace(terms(many), run=UUID(int=9)) for many in (1_000, 1)]
+    _, (first, second) = rules.claim_each(row, wanted, ids(), **AT)
 
     assert RUNS_PER_LEASE == sum(one.runs.count for one in first)
     assert [Runs.span(2 * RUNS_PER_LEASE, 2 * RUNS_PER_LEASE)] == [one.runs for one in second]

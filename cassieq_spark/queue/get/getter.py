@@ -239,7 +239,7 @@ async def _read_apart(lane: Lane, claimed: list[Claimed], error: CassieqError) -
 
 async def _read_claimed(lane: Lane, claimed: list[Claimed]) -> list[Delivery]:
     plan = [(one.planned, one.lease) for one in claimed]
-    return [message async for message in read_deliveries(lane, plan)]
+    return await read_deliveries(lane, plan)
 
 
 async def _held(lane: Lane, claimed: list[Claimed]) -> list[Claimed]:
