@@ -25,6 +25,7 @@ from cassieq_spark.errors import (
     ReceiptInvalid,
     UsageError,
 )
+from cassieq_spark.model.dedup import Until
 from cassieq_spark.model.sizes import MAX_BODY_BYTES
 from cassieq_spark.options import values
 from cassieq_spark.queue.handle import Queue
@@ -71,6 +72,7 @@ def put(
     ttl: Time = None,
     message_id: Annotated[str | None, typer.Option(metavar="UUID")] = None,
     dedup_key: Annotated[str | None, typer.Option(metavar="KEY")] = None,
+    dedup_until: Until = Until.WINDOW,
 ) -> None:
     """Put messages and print their message ids. A message whose id is printed is stored.
 
@@ -88,6 +90,8 @@ def put(
         message_id: The message id, if there is one message. Default: made of queue and id.
         dedup_key: The message's deduplication key, if there is one message: within the queue's
             window, a further put of the key stores nothing.
+        dedup_until: Until when the former put stands for the key: for the window, until its message
+            is acked, or until it is leased.
 
     Example:
         cassieq put orders 'one message' --delay 5m
@@ -108,6 +112,7 @@ def put(
         "group": group,
         "message_ids": None if message_id is None else [message_id],
         "dedup_keys": None if dedup_key is None else [dedup_key],
+        "dedup_until": dedup_until,
     }
     with connection.open() as client:
         opened = client.queue(queue)

@@ -8,13 +8,14 @@ delivered.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
 from cassieq_spark.model.bucket import Bucket, Status
-from cassieq_spark.model.ids import BucketNo, LaneId, Runs
+from cassieq_spark.model.ids import BucketNo, LaneId, Runs, union
+from cassieq_spark.model.lease import expired_of, is_expired
 
 MIN_WINDOW_S: Final = 60
 MAX_WINDOW_S: Final = 30 * 86_400
@@ -59,6 +60,31 @@ class PutState(Enum):
     """The put is not there yet. If the bucket is closed, it is in, or never will be [P5]."""
     KEPT = "kept"
     """The bucket was dropped. Only the kept part of its manifest decides [U5]."""
+
+
+class Until(StrEnum):
+    """How long a put keeps its key from others, within the window."""
+
+    WINDOW = "window"
+    """For the whole window, whatever becomes of the message."""
+    ACKED = "acked"
+    """Until it is acked, cancelled, expired or dead."""
+    LEASED = "leased"
+    """While it waits: not while a consumer holds it."""
+
+
+def is_over(until: Until, row: Bucket | None, offset: int, *, now_us: int) -> bool:
+    """Whether a message that was put keeps its key from others no longer.
+
+    Args:
+        row: The row of its bucket, which is not dropped; None: open, so nobody got the message yet.
+    """
+    if until is Until.WINDOW or row is None or row.status is Status.SEALING:
+        return False
+    ended = [*(one.runs for one in row.dead), expired_of(row, now_us)]
+    if until is Until.LEASED:
+        ended += [one.runs for one in row.leases if not is_expired(one, now_us)]
+    return offset not in row.unacked - union(ended)
 
 
 def judged(entry: Entry, *, is_stored: bool, row: Bucket | None, low: int) -> PutState:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from cassieq_spark.errors import BodyInvalid, OptionInvalid
 from cassieq_spark.model import group as groups
+from cassieq_spark.model.dedup import Until
 from cassieq_spark.model.ids import ID_LIMIT
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, longest_delay_us
 from cassieq_spark.model.moments import us_of
@@ -171,6 +172,14 @@ def dedup_keys(value: object, count: int, *, window_s: float | None) -> list[str
             "client.alter_queue(name, dedup_window=3600)"
         )
     return keys
+
+
+def dedup_until(value: object) -> Until:
+    """Check ``put(dedup_until=)``."""
+    if value in list(Until):
+        return Until(str(value))
+    allowed = ", ".join(repr(one.value) for one in Until)
+    raise OptionInvalid(f"dedup_until is {reprlib.repr(value)}, allowed: {allowed}")
 
 
 def listed(value: object) -> list[Any] | None:

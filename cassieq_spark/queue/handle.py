@@ -104,6 +104,7 @@ class Queue(OfOneProcess):
         group: str | None = None,
         message_id: UUID | str | None = None,
         dedup_key: str | None = None,
+        dedup_until: str = "window",
     ) -> PutResult:
         """Put one message. Once this returns, it is delivered until it is acked or expires.
 
@@ -125,6 +126,10 @@ class Queue(OfOneProcess):
             dedup_key: A text of at most 1 KiB, if the queue has a ``dedup_window``. Within the
                 window, a further put with the same key stores nothing, so a failed put can be
                 retried.
+            dedup_until: Until when the former put of the key stands for it: ``window``, for the
+                whole window; ``acked``, until its message is acked, cancelled, expired or dead;
+                ``leased``, while its message waits. With the last two, a put that is tried again
+                after that stores another message.
 
         Returns:
             The message id, a text. Its ``duplicate`` says whether this key was put before; then it
@@ -140,9 +145,10 @@ class Queue(OfOneProcess):
         ids = [message_id] if message_id is not None else None
         keys = [dedup_key] if dedup_key is not None else None
         where = Where(priority, key, delay, due_at)
-        more = {"tag": tag, "headers": headers, "group": group, "message_ids": ids}
+        more: dict[str, object] = {"tag": tag, "headers": headers, "group": group}
+        more |= {"message_ids": ids, "dedup_keys": keys, "dedup_until": dedup_until}
         lane = await self._current()
-        put = await self._work.puts.put(lane, [body], where, ttl=ttl, dedup_keys=keys, **more)
+        put = await self._work.puts.put(lane, [body], where, ttl=ttl, **more)
         return put.results[0]
 
     @blocking
@@ -161,6 +167,7 @@ class Queue(OfOneProcess):
         group: str | Sequence[str | None] | None = None,
         message_ids: Sequence[UUID | str | None] | None = None,
         dedup_keys: Sequence[str | None] | None = None,
+        dedup_until: str = "window",
     ) -> list[PutResult]:
         """Put messages together: thousands cost a few rows and round trips. Not all or nothing.
 
@@ -171,6 +178,7 @@ class Queue(OfOneProcess):
         Args:
             dedup_keys: An entry for each body; None for a message without a key. See `put`. Each
                 key costs an LWT. Keys are also compared with each other.
+            dedup_until: As for `put`, for all keys of the call.
 
         Returns:
             The message ids, in order; each says whether it was new, as that of `put`.
@@ -180,9 +188,10 @@ class Queue(OfOneProcess):
             BodyInvalid, OptionInvalid, QueueDeleted, StoreError: As `put`; nothing was stored.
         """
         where = Where(priority, key, delay, due_at, may_be_lists=True)
-        more = {"tag": tag, "headers": headers, "group": group, "message_ids": message_ids}
+        more: dict[str, object] = {"tag": tag, "headers": headers, "group": group}
+        more |= {"message_ids": message_ids, "dedup_keys": dedup_keys, "dedup_until": dedup_until}
         lane = await self._current()
-        put = await self._work.puts.put(lane, bodies, where, ttl=ttl, dedup_keys=dedup_keys, **more)
+        put = await self._work.puts.put(lane, bodies, where, ttl=ttl, **more)
         return put.results
 
     @blocking

@@ -145,7 +145,8 @@ def read_messages(lane: Lane, plan: Sequence[Planned]) -> AsyncIterator[Message]
 async def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> list[Delivery]:
     """Read leased messages, in the order of the plan; those of one priority by their due times.
 
-    Messages without a due time come after them. This client will read the rest of their chunks, too; see `fetch`.
+    Messages without a due time come after them. This client will read the rest of their chunks,
+    too; see `fetch`.
 
     Args:
         lane: Any lane of the queue.

@@ -37,6 +37,7 @@ class Common(NamedTuple):
     due_at: datetime | None = None
     ttl: float | None = None
     tag: str | None = None
+    dedup_until: str = "window"
 
 
 _NOTHING: Final = Common()

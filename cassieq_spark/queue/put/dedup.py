@@ -14,7 +14,15 @@ from typing import Final
 from uuid import UUID
 
 from cassieq_spark import metrics
-from cassieq_spark.model.dedup import Entry, PutState, by_manifest, entry_ttl_s, judged
+from cassieq_spark.model.dedup import (
+    Entry,
+    PutState,
+    Until,
+    by_manifest,
+    entry_ttl_s,
+    is_over,
+    judged,
+)
 from cassieq_spark.model.ids import BucketNo, message_id_of
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.queue import seal
@@ -34,10 +42,15 @@ this. So of two slow writers, one gets in."""
 
 
 class Keys:
-    """The keys of one put. `take` may be called for different keys at once."""
+    """The keys of one put. `take` may be called for different keys at once.
 
-    def __init__(self, window_us: int) -> None:
+    Args:
+        until: How long a former put of a key stands for it, within the window.
+    """
+
+    def __init__(self, window_us: int, until: Until) -> None:
         self._window_us = window_us
+        self._until = until
         self._mine: dict[bytes, Stored[Entry]] = {}
         self._young_us: dict[bytes, int] = {}
 
@@ -85,12 +98,23 @@ class Keys:
             young_us = self._young_us.get(key, YOUNG_US)
             if await happened(lane, known.value, young_us=young_us):
                 age_us = lane.clock.now_us() - known.value.put_us
-                if age_us < self._window_us:
+                if age_us < self._window_us and not await self._is_over(lane, known.value):
                     metrics.MESSAGES_DUPLICATE.inc(lane.queue)
                     return known.value.message_id
             else:
                 self._young_us[key] = min(2 * young_us, LONGEST_YOUNG_US)
         raise lane.contended(f"the entry of a deduplication key in {lane.title}")
+
+    async def _is_over(self, lane: Lane, entry: Entry) -> bool:
+        """Whether the message of a put that happened keeps the key no longer: two reads."""
+        if self._until is Until.WINDOW:
+            return False  # without the reads
+        its_lane = lane.sibling(entry.lane)
+        stored = await its_lane.buckets.read(entry.bucket)
+        if await its_lane.is_dropped(entry.bucket):  # read after the row (G5)
+            return True
+        row = None if stored is None else stored.value
+        return is_over(self._until, row, entry.offset, now_us=lane.clock.now_us())
 
 
 async def happened(lane: Lane, entry: Entry, *, young_us: int = YOUNG_US) -> bool:

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from cassieq_spark import tracing
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, StoreTimeout
-from cassieq_spark.model.dedup import stored_key
+from cassieq_spark.model.dedup import Until, stored_key
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lanes import MAX_SHARDS, shard_of
 from cassieq_spark.options import arguments
@@ -58,9 +58,10 @@ KINDS: Final = 1_000
 """The number of idle kinds that are remembered."""
 
 
-Kind = tuple[LaneId, LaneId | None, int, int, bool]
+Kind = tuple[LaneId, LaneId | None, int, int, Until | None]
 """The properties that messages of a shared put have in common: their lane, the due lane that takes
-them instead, delay, time to live (both in µs), and whether they have deduplication keys."""
+them instead, delay, time to live (both in µs), and for how long they use their deduplication keys;
+None: they have none."""
 
 
 class Where(NamedTuple):
@@ -96,6 +97,7 @@ class Asked:
 
     Attributes:
         keys: The deduplication key of each message; None if no message has one.
+        until: For how long a former put stands for a key.
         limits: The caller's time limits.
         account: The caller's account.
         is_there: Returns whether the caller still waits.
@@ -108,6 +110,7 @@ class Asked:
     times: Times
     rows: Sequence[Row]
     keys: Sequence[str | None] | None
+    until: Until
     limits: Patience = field(default_factory=present)
     account: str | None = field(default_factory=acting.get)
     is_there: Callable[[], bool] = field(default_factory=caller.is_there)
@@ -204,6 +207,7 @@ class Together:
         *,
         ttl: object,
         dedup_keys: object,
+        dedup_until: object,
         **more: object,
     ) -> Puts:
         """Check and put the messages of one call.
@@ -223,13 +227,14 @@ class Together:
         ttl_us = arguments.ttl_us(ttl)
         window_s = lane.settings.dedup_window_s
         keys = arguments.dedup_keys(dedup_keys, len(rows), window_s=window_s)
+        until = arguments.dedup_until(dedup_until)
         if not rows:
             return Puts([])
         call = lane.store.session.call()
         with tracing.sending(lane.queue, [row.headers for row in rows]) as context, call:
             if context:
                 rows = [encode.with_context(row, context) for row in rows]
-            put = await self._put_parts(parts, rows, ttl_us, keys)
+            put = await self._put_parts(parts, rows, ttl_us, keys, until)
         if not all(part.due_in_us for part in parts):
             self._look_soon()
         return put
@@ -279,16 +284,17 @@ class Together:
         rows: Sequence[Row],
         ttl_us: int,
         keys: Sequence[str | None] | None,
+        until: Until,
     ) -> Puts:
         """Put the messages of one call, part by part."""
         if len(parts) == 1:
-            return await self._put_part(parts[0], rows, ttl_us, keys)
+            return await self._put_part(parts[0], rows, ttl_us, keys, until)
         found: dict[int, Each] = {}
         for part in parts:
             some = [rows[at] for at in part.places]
             its_keys = None if keys is None else [keys[at] for at in part.places]
             try:
-                put = await self._put_part(part, some, ttl_us, its_keys)
+                put = await self._put_part(part, some, ttl_us, its_keys, until)
             except CassieqError as error:
                 if not found:
                     raise
@@ -298,7 +304,12 @@ class Together:
         return Puts([found[at] for at in range(len(rows))])
 
     async def _put_part(
-        self, part: Part, rows: Sequence[Row], ttl_us: int, keys: Sequence[str | None] | None
+        self,
+        part: Part,
+        rows: Sequence[Row],
+        ttl_us: int,
+        keys: Sequence[str | None] | None,
+        until: Until,
     ) -> Puts:
         """Put messages into a lane of this queue, or into a due lane of its priority.
 
@@ -317,8 +328,8 @@ class Together:
         if keys is not None and not any(keys):
             keys = None
         due_id = None if due is None else due.lane_id
-        kind = lane.lane_id, due_id, due_in_us, ttl_us, keys is not None
-        asked = Asked(kind=kind, lane=lane, due=due, times=times, rows=rows, keys=keys)
+        kind = lane.lane_id, due_id, due_in_us, ttl_us, None if keys is None else until
+        asked = Asked(kind=kind, lane=lane, due=due, times=times, rows=rows, keys=keys, until=until)
         return (await self._joined(asked)).checked(lane.queue)
 
     async def _joined(self, asked: Asked) -> Puts:
@@ -381,7 +392,7 @@ class Together:
             positions, stands_for = firsts(given)
             rows = [rows[at] for at in positions]
             keys = [None if (key := given[at]) is None else stored_key(key) for at in positions]
-            taken = Keys(round((last.lane.settings.dedup_window_s or 0) * 1e6))
+            taken = Keys(round((last.lane.settings.dedup_window_s or 0) * 1e6), last.until)
         pack = partial(encode.pack, rows, bucket_size=last.lane.bucket_size, times=last.times)
         size = sum(len(row.body) for row in rows)
         entries = encode.entries_of(rows)

@@ -182,6 +182,9 @@ class PutOne(Strict):
     group: Group | None = None
     message_id: MessageId | None = None
     dedup_key: DedupKey | None = None
+    dedup_until: Literal["window", "acked", "leased"] = Field(
+        "window", description="Until when the former put of the key stands for it."
+    )
 
 
 class Next(Strict):
