@@ -31,7 +31,7 @@ mine: ContextVar[str] = ContextVar("mine", default="nobody's")
 
 
 def asked(name: str, count: int = 1, *, body: bytes = b"", due_in_us: int = 0) -> Asked:
-    kind = LaneId(UUID(int=0)), None, due_in_us, 0, False
+    kind = LaneId(UUID(int=0)), None, due_in_us, 0, None
     rows = [Row(body=body, message_id=None, tag=f"{name}{at}", headers={}) for at in range(count)]
     return Asked(kind=kind, lane=LANE, due=None, times=AT_ONCE, rows=rows, keys=None)
 

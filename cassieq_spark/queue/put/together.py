@@ -110,7 +110,7 @@ class Asked:
     times: Times
     rows: Sequence[Row]
     keys: Sequence[str | None] | None
-    until: Until
+    until: Until = Until.WINDOW
     limits: Patience = field(default_factory=present)
     account: str | None = field(default_factory=acting.get)
     is_there: Callable[[], bool] = field(default_factory=caller.is_there)
