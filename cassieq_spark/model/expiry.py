@@ -6,8 +6,8 @@ for a whole row, so it costs no more space than a number [U7].
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cassieq_spark.model.ids import Runs, union
@@ -75,6 +75,26 @@ def merge_delayed(parts: Iterable[Delayed]) -> tuple[Delayed, ...]:
                 for (due, deliveries), runs in sorted(merged.items())
             )
         step *= 2
+
+
+def in_one_order(groups: Sequence[Delayed]) -> list[Delayed]:
+    """Merge due groups with the next ones as long as their ids say the same order as their times.
+
+    Args:
+        groups: By their times.
+    """
+    merged: list[list[Delayed]] = []
+    for group in groups:
+        last = merged[-1][-1] if merged else None
+        if (
+            last is not None
+            and last.deliveries == group.deliveries
+            and last.runs.last < group.runs.first
+        ):
+            merged[-1].append(group)
+        else:
+            merged.append([group])
+    return [replace(some[0], runs=union(one.runs for one in some)) for some in merged]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,9 +174,7 @@ class Runs:
         at = _at(other.pairs, self.pairs[0][0])
         for first, last in self.pairs:
             start = first
-            while at < len(other.pairs) and other.pairs[at][1] < start:
-                at += 1
-            look = at
+            look = at = max(at, _at(other.pairs, first))
             while look < len(other.pairs) and other.pairs[look][0] <= last:
                 if other.pairs[look][0] > start:
                     rest.append((start, other.pairs[look][0] - 1))

@@ -25,11 +25,12 @@ from cassieq_spark.model.bucket import (
     without_revisions,
 )
 from cassieq_spark.model.dead import OUT_OF_DELIVERIES, add_dead
-from cassieq_spark.model.expiry import Delayed, merge_delayed
+from cassieq_spark.model.expiry import Delayed, in_one_order, merge_delayed, size_of
 from cassieq_spark.model.ids import EMPTY, Runs, union
 from cassieq_spark.model.row_limits import (
     CROWDED_LEASES,
     LEASES_PER_CLAIM,
+    PREFERRED_BYTES,
     PREFERRED_LEASES,
     RUNS_PER_LEASE,
 )
@@ -368,25 +369,27 @@ def _taken(terms: Wanted, left: deque[Returned]) -> dict[int, Runs]:
     Only the offsets of a Spark query name runs. A program may take any number of them, so that it
     gets messages that were put in any order by their due times, and as many as it asks for.
     """
-    taken: dict[int, Runs] = {}
+    taken: dict[int, list[Runs]] = {}
     wanted = terms.at_most
-    most_runs = terms.at_most if terms.run is None else RUNS_PER_LEASE
+    rooms: dict[int, int] = {}
     passed: list[Returned] = []
     while left and wanted > 0:
         part = left.popleft()
-        so_far = taken.get(part.deliveries, EMPTY)
-        room = max(0, most_runs - len(so_far.pairs))
-        if part.deliveries not in taken and len(taken) >= LEASES_PER_CLAIM:
-            room = 0
+        many = len(taken) < LEASES_PER_CLAIM or part.deliveries in taken
+        least = (terms.at_most if terms.run is None else RUNS_PER_LEASE) if many else 0
+        room = rooms.get(part.deliveries, least)
         below = part.runs if terms.below is None else part.runs.below(terms.below)
         now, _ = Runs(below.pairs[:room]).take(wanted)
         if now:
             wanted -= now.count
-            taken[part.deliveries] = so_far | now
+            so_far = taken.setdefault(part.deliveries, [])
+            goes_on = bool(so_far) and so_far[-1].last + 1 == now.first
+            rooms[part.deliveries] = room - len(now.pairs) + goes_on
+            so_far.append(now)
         if rest := part.runs - now:
             passed.append(replace(part, runs=rest))
     left.extendleft(reversed(passed))
-    return taken
+    return {deliveries: union(parts) for deliveries, parts in taken.items()}
 
 
 def _without_exhausted(
@@ -403,14 +406,20 @@ def _without_exhausted(
 
 
 def _merged(row: Bucket, now_us: int) -> Bucket:
-    """Turn expired leases into returned messages, one entry per count [R6].
+    """Turn expired leases and due groups into returned messages, one entry per count [R6].
 
-    Groups that are due stay: they are handed out by their times.
+    Due groups stay, to be handed out by their times, if they are small together: neighbours that
+    were put in this order become one.
     """
-    ended = held_by_nobody(replace(row, delayed=()), now_us)
+    due = in_one_order([one for one in row.delayed if one.due_us <= now_us])
+    if size_of([(one.due_us, one.runs) for one in due]) <= PREFERRED_BYTES:
+        ended = held_by_nobody(replace(row, delayed=()), now_us)
+    else:
+        ended, due = held_by_nobody(row, now_us), []
     return replace(
         row,
         returned=merge_returned(ended),
+        delayed=(*due, *(one for one in row.delayed if one.due_us > now_us)),
         leases=tuple(lease for lease in row.leases if not is_expired(lease, now_us)),
     )
 

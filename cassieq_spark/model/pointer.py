@@ -56,7 +56,7 @@ class Pointers:
         schedule_closed: In a queue's first lane: no due lane of a period below is created any more.
             It is never below ``schedule`` [U2].
         schedule_healed: In a queue's first lane: when repair last went through all due lanes (µs).
-        paused: In a fixed lane: how often it was paused and resumed. Odd: it is paused.
+        paused: In a fixed lane: raised by each pause and each resumption. Odd: it is paused.
     """
 
     reader: BucketNo = FIRST_BUCKET
@@ -89,14 +89,16 @@ class Slice:
     last: int
 
 
-def paused_at(registers: Iterable[int], *, pauses: bool) -> int:
+def paused_at(registers: Iterable[int], *, pauses: bool, now_us: int) -> int:
     """Return the value that all these registers get when their lanes are paused, or resumed.
 
-    It is the greatest of them, or the next one. Opposite calls at the same time choose different
-    values, and the greater one wins in every lane, in whatever order they write (G4).
+    It is above all that were read, so that calls at the same time choose different values if they
+    are opposite: the greater one wins in every lane, in whatever order they write (G4). And it is
+    above those of earlier calls that were not read, because their writes may land later: it counts
+    milliseconds, twice.
     """
-    latest = max(registers)
-    return latest if latest % 2 == pauses else latest + 1
+    least = max(max(registers) + 1, 2 * (now_us // 1_000))
+    return least if least % 2 == pauses else least + 1
 
 
 def minute_of(time_us: int) -> int:

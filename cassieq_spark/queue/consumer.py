@@ -326,6 +326,8 @@ class Ahead:
         ends_us = [us_of(one.visible_until) for one in found]
         held = list(map(Held, found, self._ways.receipts(found), ends_us))
         now = self._clock.monotonic()
+        if not self.shelf.waiting() and self._asked_at < inf:
+            self._asked_at = now  # what comes now is confirmed
         self._pace.note(now, has_found=bool(found), lanes=getter.lanes)
         self._look_at = now + self._pace.pause_s(now, lanes=getter.lanes)
         self.shelf.end_look(held)
@@ -342,7 +344,7 @@ class Ahead:
     # --- pauses -------------------------------------------------------------------------------
 
     def _begin_to_let_go(self) -> None:
-        self._asked_at = self._clock.monotonic()
+        self._asked_at = inf  # until it has ended
         with suppress(CassieqError):  # the client is closed
             self._lane.store.session.begin(lambda _: self._let_paused_go(), None)
 
@@ -354,9 +356,10 @@ class Ahead:
             paused = await still_paused(self._lane, set(priorities.values()))
             lanes = [lane_id for lane_id in here if priorities[lane_id] in paused]
             await give_back(self._lane, self.shelf.clear(lanes))
-        except CassieqError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised where the program waits
             self._tell(error)
         finally:
+            self._asked_at = self._clock.monotonic()
             self._go_on()
 
     # --- renewals -----------------------------------------------------------------------------

@@ -143,10 +143,9 @@ def read_messages(lane: Lane, plan: Sequence[Planned]) -> AsyncIterator[Message]
 
 
 async def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> list[Delivery]:
-    """Read leased messages, in the order of the plan; those of one priority by their due times.
+    """Read leased messages, in the order of the plan; of due lanes, first ones by their due times.
 
-    Messages without a due time come after them. This client will read the rest of their chunks,
-    too; see `fetch`.
+    This client will read the rest of their chunks, too; see `fetch`.
 
     Args:
         lane: Any lane of the queue.
@@ -176,8 +175,8 @@ async def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> 
             )
             for offset, fields in _fields(lane, found)
         ]
-        if (its_us := found.chunk.due_us) is not None:
-            due_us.update({(one.lane, one.id): its_us for one in made})
+        if (its_us := found.chunk.due_us) is not None and lane.due is not None:
+            due_us.update({(one.lane, one.id): its_us for one in made if one.delivery_count == 1})
         return made
 
     reading = _read(lane, [one for one, _ in plan], delivered, goes_on=True)
@@ -186,8 +185,8 @@ async def read_deliveries(lane: Lane, plan: Sequence[tuple[Planned, Lease]]) -> 
         return messages
     return [
         message
-        for _, some in groupby(messages, key=lambda one: one.priority)
-        for message in sorted(some, key=lambda one: due_us.get((one.lane, one.id), inf))
+        for is_due, some in groupby(messages, key=lambda one: (one.lane, one.id) in due_us)
+        for message in (sorted(some, key=lambda one: due_us[one.lane, one.id]) if is_due else some)
     ]
 
 

@@ -8,11 +8,15 @@ out. A due lane has no register: that of the first lane of its priority counts (
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from cassieq_spark.errors import CassieqError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.pointer import Pointer, Pointers, paused_at
 from cassieq_spark.queue.lane import Lane
+
+STILL_S: Final = 1.0
+"""How long a look waits for each register of a paused priority, beside others (I10)."""
 
 _logger = get_logger("queue")
 
@@ -30,12 +34,13 @@ async def change(lane: Lane, priority: int | None, *, pauses: bool) -> None:
     lanes = [one for one in lane.all if priority in {None, one.priority}]
     session = lane.store.session
     found = await session.map(lambda one: one.read_pointers(), lanes)
-    value = paused_at((one.paused for one in found), pauses=pauses)
-    behind = [one for one, seen in zip(lanes, found, strict=True) if seen.paused < value]
-    await session.map(lambda one: one.pointers.advance(Pointer.PAUSED, value), behind)
-    if behind and pauses:
+    registers = (one.paused for one in found)
+    value = paused_at(registers, pauses=pauses, now_us=lane.clock.now_us())
+    # Also if it is paused already: an opposite call without an answer may land later.
+    await session.map(lambda one: one.pointers.advance(Pointer.PAUSED, value), lanes)
+    if pauses:
         event(_logger, "queue_paused", queue=lane.queue, priority=priority)
-    elif behind:
+    else:
         event(_logger, "queue_resumed", queue=lane.queue, priority=priority)
 
 
@@ -60,7 +65,9 @@ async def still_paused(lane: Lane, priorities: Collection[int]) -> set[int]:
         QueueDeleted: The queue is gone.
     """
     gates = {one: lane.sibling(lane.fixed.lane(one, 0)) for one in priorities}
-    found = await lane.store.session.each(lambda one: gates[one].read_pointers(), list(gates))
+    session = lane.store.session
+    with session.within(each_s=STILL_S):
+        found = await session.each(lambda one: gates[one].read_pointers(), list(gates))
     for seen in found:
         if isinstance(seen, CassieqError) and not seen.retriable:
             raise seen

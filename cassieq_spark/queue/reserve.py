@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from cassieq_spark.errors import CassieqError
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, LaneId
+from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.outcome import Applied, Stored
 from cassieq_spark.model.pointer import DELETED, Pointer
 from cassieq_spark.queue.lane import Lane
@@ -53,7 +53,7 @@ async def begin_queue(first: Lane) -> None:
     raise first.contended(f"the monoton row of {first.title}")
 
 
-async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -> range:
+async def reserve(lane: Lane, buckets: int) -> range:
     """Take the next whole buckets, which belong to one writer [P15].
 
     It costs one quorum read and one LWT. A block whose reservation could not be settled is lost: it
@@ -61,14 +61,13 @@ async def reserve(lane: Lane, buckets: int, *, above: BucketNo = FIRST_BUCKET) -
 
     Args:
         buckets: 1 or more.
-        above: A bucket known to be closed; the block begins after it.
 
     Raises:
         QueueDeleted: The lane has no monoton row: never create it here [P13].
         LaneEnded: The same for a due lane of a queue that exists.
         CasContention: It lost too many times in a row.
     """
-    return await Reserver().reserve(lane, buckets, above=above)
+    return await Reserver().reserve(lane, buckets)
 
 
 class Reserver:
@@ -93,7 +92,6 @@ class Reserver:
         lane: Lane,
         buckets: int,
         *,
-        above: BucketNo = FIRST_BUCKET,
         first_read: FirstRead | None = None,
     ) -> range:
         """Take the next whole buckets; see the function `reserve`.
@@ -114,7 +112,7 @@ class Reserver:
             old, read = await read(), lane.monotons.read
             if old is None:
                 raise await lane.ended()
-            first = max(-(-old.value.next_id // size), above)
+            first = -(-old.value.next_id // size)
             new = Monoton(next_id=(first + buckets) * size, reserved_us=lane.clock.now_us())
             outcome = await lane.monotons.update(old, new)
             if isinstance(outcome, Applied):

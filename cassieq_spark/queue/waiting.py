@@ -285,12 +285,15 @@ class Waiting:
         at_most = max(min(MOST_SHARED, party.wanted), next(iter(party.waiters)).wanted.at_most)
         behind, pause_s = [party], 0.0
         found: list[Delivery] = []
+        left: list[Delivery] = []
         try:
             found = await self.getter.look(lane, replace(party.terms, at_most=at_most))
         except BaseException as error:  # noqa: BLE001 - it is raised in the waiters
             is_over = self._fail(party.terms, error)
         else:
             is_over = bool(found)
+            # Not to those who came meanwhile: the queue may have been paused before.
+            left = self._hand_out(party, found)
             if not found:
                 empty = range(party.terms.min_priority, lane.settings.priorities)
                 line = self._line.values()
@@ -302,7 +305,7 @@ class Waiting:
         finally:
             for one in behind:
                 self._put_behind(one)
-        if left := self._hand_out(party, found):
+        if left:
             self._hold(session.begin(partial(give_back, lane), settle.checked(lane, left)))
         now = loop.time()
         if is_over:

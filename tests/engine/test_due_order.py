@@ -111,18 +111,27 @@ def test_each_get_is_sorted_though_the_bucket_was_sealed_too_late_to_know(
     assert all(some == sorted(some) for some in found)
 
 
-def test_messages_without_a_due_time_come_behind_those_with_one_of_their_priority(
-    open_door: OpenDoor,
-) -> None:
-    door = open_door(priorities=2, **{**SETTINGS, "schedule_after": 900})
-    door.queue.put(b"low", delay=5)
-    for body, delay in ((b"b", 20), (b"now", 0), (b"a", 10)):
-        door.queue.put(body, delay=delay, priority=1)
+def test_messages_of_a_key_stay_in_the_order_of_their_puts(open_door: OpenDoor) -> None:
+    """Short delays are no due lane, and such a bucket is one whose order is that of its ids."""
+    door = open_door(**{**SETTINGS, "schedule_after": 900})
+    for body, delay in ((b"0", 0), (b"1", 2), (b"2", 0), (b"3", 1)):
+        door.queue.put(body, key="k", delay=delay)
     door.clock.advance(60)
     got: list[bytes] = []
     while messages := door.queue.get(10):
         got += [one.body for one in messages]
-    assert [b"a", b"b", b"now", b"low"] == got
+    assert [b"0", b"1", b"2", b"3"] == got
+
+
+def test_what_came_back_goes_first(open_door: OpenDoor) -> None:
+    door = open_door(**SETTINGS)
+    put_due(door, delays=(delays := in_order(door)[:6]))
+    door.clock.advance(max(delays) + 60)
+    door.queue.get(6)
+    door.clock.advance(60)  # the leases of the first get run out
+    first = door.queue.get(3)
+    assert sorted(delays)[:3] == [int(one.body) for one in first]
+    assert {2} == {one.delivery_count for one in first}
 
 
 @pytest.mark.parametrize("is_program", [True, False])

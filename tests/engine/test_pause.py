@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cassieq_spark.errors import OptionInvalid, QueueDeleted, StoreTimeout
 from cassieq_spark.model.pointer import paused_at
+from cassieq_spark.queue import pause
+from cassieq_spark.queue.get import getter
+from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.store import portal
 from tests.fixtures.faults import Fault, FaultyStore
 from tests.fixtures.queues import Crash, cost, crash
@@ -16,6 +21,7 @@ from tests.fixtures.transports import intercept
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cassieq_spark.queue.message import Delivery
     from cassieq_spark.store.statements import Statement
     from tests.fixtures.queues import Door, OpenDoor
 
@@ -73,7 +79,8 @@ def test_no_get_that_confirms_after_a_pause_hands_anything_out(
             assert number > confirmed_at, sent[number:]
             handed_out += 1
         else:
-            assert number <= confirmed_at
+            has_claimed = any(name in {"update_bucket", "fill_bucket"} for name, *_ in sent)
+            assert number <= confirmed_at or not has_claimed
             other.queue.resume()
             again = other.queue.get(10)
             assert [(b"a", 1), (b"b", 1)] == sorted((one.body, one.delivery_count) for one in again)
@@ -184,42 +191,108 @@ def test_a_pause_that_ended_halfway_is_told_and_made_whole_by_the_next(open_door
     door.faults.before("advance_pointer", crash, after=1)
     with pytest.raises(Crash):
         door.queue.pause()
-    assert {0, 1} == set(registers(door))
+    assert {0, 1} == {one % 2 for one in registers(door)}
     assert (0,) == door.queue.paused()
 
     other = open_door(shards=3)
     other.queue.pause()
-    assert [1, 1, 1] == registers(other)
+    assert [1, 1, 1] == [one % 2 for one in registers(other)]
     other.queue.resume()
-    assert [2, 2, 2] == registers(other)
+    assert [0, 0, 0] == [one % 2 for one in registers(other)]
 
 
-def test_a_late_copy_of_a_pause_does_not_undo_a_resume(open_door: OpenDoor) -> None:
+@pytest.mark.parametrize("pauses", [True, False])
+def test_what_lands_late_of_an_earlier_call_undoes_no_later_one(
+    open_door: OpenDoor, *, pauses: bool
+) -> None:
+    """Also if the later call finds the queue as it wants it."""
     door, other = open_door(), open_door()
+    if not pauses:
+        other.queue.pause()
     door.faults.plan("advance_pointer", Fault.LATE, times=99)
     with pytest.raises(StoreTimeout):
-        door.queue.pause()
-    other.queue.pause()
-    other.queue.resume()
+        (door.queue.pause if pauses else door.queue.resume)()
+    (other.queue.resume if pauses else other.queue.pause)()
+    expected = other.queue.paused()
     assert door.faults.land() >= 1
-    assert () == other.queue.paused()
+    assert expected == other.queue.paused() == (() if pauses else (0,))
 
 
 @pytest.mark.parametrize(
-    ("registers", "pauses", "value"),
+    ("registers", "pauses", "now_us", "value"),
     [
-        ([0], True, 1),
-        ([0], False, 0),
-        ([1, 0, 1], True, 1),
-        ([1, 0, 1], False, 2),
-        ([4, 2], True, 5),
-        ([4, 2], False, 4),
+        ([0], True, 5_000, 11),
+        ([0], False, 5_000, 10),
+        ([11, 0, 11], True, 5_000, 13),
+        ([11, 0, 11], False, 5_000, 12),
+        ([11, 8], True, 9_999, 19),
     ],
 )
-def test_all_registers_get_the_greatest_value_or_the_next(
-    registers: list[int], value: int, *, pauses: bool
+def test_the_next_value_is_above_all_that_were_read_and_above_the_time(
+    registers: list[int], now_us: int, value: int, *, pauses: bool
 ) -> None:
-    assert value == paused_at(registers, pauses=pauses)
+    assert value == paused_at(registers, pauses=pauses, now_us=now_us)
+
+
+@pytest.mark.usefixtures("passing_time")
+@pytest.mark.invariant("I10")
+def test_a_register_that_does_not_answer_keeps_no_other_priority(open_door: OpenDoor) -> None:
+    door = open_door(priorities=2, **STRICT)
+    door.queue.put(b"low")
+    door.queue.put(b"high", priority=1)
+    door.queue.pause(1)
+    assert [b"low"] == bodies(door)
+    door.queue.put(b"low too")
+    door.clock.advance(1)
+    door.faults.plan("read_pointers", Fault.TIMEOUT_BEFORE, times=1)
+    began = door.clock.monotonic()
+    assert [b"low too"] == bodies(door)
+    assert door.clock.monotonic() - began < 5
+
+
+def test_the_lanes_of_a_priority_that_has_just_said_so_are_left_out(open_door: OpenDoor) -> None:
+    door, other = open_door(shards=8, **STRICT), open_door(shards=8, **STRICT)
+    for shard in range(8):
+        other.queue.put(b"m", key=f"{shard}")
+    bodies(door, 1)
+    other.queue.pause()
+    tried = AtStatement(10**6, lambda: None)
+    intercept(door.session, tried)
+    door.clock.advance(1)
+    assert [] == bodies(door)
+    assert 0 == sum(name in {"update_bucket", "fill_bucket"} for name, *_ in tried.sent)
+
+
+def test_who_comes_after_a_pause_is_not_given_what_another_one_has_left(door: Door) -> None:
+    """The first one leaves while its messages are read."""
+    door.put_sealed(b"a", b"b")
+    lane = portal.run(door.queue._current())
+    wanted = GetRequest.checked(lane.settings, 2, None, None, 0, wait=5)
+
+    async def both() -> list[list[Delivery]]:
+        waiting = door.queue._work.waiting
+        first = asyncio.ensure_future(waiting.get(lane, wanted))
+        held: list[asyncio.Future[list[Delivery]]] = []
+        read = getter.read_in_time
+
+        async def leaves(*given: Any) -> list[Delivery]:
+            found = await read(*given)
+            first.cancel()
+            held.append(asyncio.ensure_future(waiting.get(lane, replace(wanted, wait_s=0.2))))
+            await asyncio.sleep(0.01)
+            await pause.change(lane, None, pauses=True)
+            return found
+
+        getter.read_in_time = leaves
+        try:
+            await asyncio.wait([first])
+            return [await held[0]]
+        finally:
+            getter.read_in_time = read
+
+    assert [[]] == portal.run(both())
+    door.queue.resume()
+    assert [(b"a", 1), (b"b", 1)] == [(one.body, one.delivery_count) for one in door.queue.get(5)]
 
 
 def test_a_consumer_gives_back_what_it_has_prefetched(open_door: OpenDoor) -> None:

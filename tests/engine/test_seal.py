@@ -233,14 +233,6 @@ def test_p15_a_reservation_is_whole_buckets_of_its_own(door: Door) -> None:
 
 
 @pytest.mark.invariant("I6")
-def test_p15_a_reservation_begins_behind_what_is_known_closed(door: Door) -> None:
-    from cassieq_spark.queue.reserve import reserve  # noqa: PLC0415
-
-    assert 7 == portal.run(reserve(door.lane, 1, above=BucketNo(7))).start
-    assert 8 == door.reserve()
-
-
-@pytest.mark.invariant("I6")
 def test_parked_reservations_all_get_blocks_of_their_own(open_door: OpenDoor) -> None:
     doors = [open_door() for _ in range(4)]
     doors[0].faults.park("reserve", 4)

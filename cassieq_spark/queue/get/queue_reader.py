@@ -90,7 +90,9 @@ class QueueReader:
     def is_quiet(self) -> bool:
         """Whether the last get found nothing, so that the next begins with `may_find`'s reads."""
         readers = [self.readers.get(lane_id) for lane_id in self.looked_at]
-        return all(reader is None or reader.since is not None for reader in readers)
+        return not self._paused and all(
+            reader is None or reader.since is not None for reader in readers
+        )
 
     async def count(self, enough: int, *, at_least: int = 0) -> int | None:
         """Estimate how many messages a get would find, counted up to ``enough``; claim nothing.
@@ -156,7 +158,7 @@ class QueueReader:
             CasAmbiguous, CasContention: See `Reader.get`.
         """
         self._go_on(at_most)
-        tiers = await self._tiers(at_least)
+        tiers = await self._tiers(at_least, asks=self._news is None)
         news, self._news = self._news, None
         self.looked_at = [at for tier in tiers for at in tier]
         if len(self.looked_at) == 1:
@@ -183,6 +185,10 @@ class QueueReader:
         except LanePaused:
             self._paused.add(self.readers[lane_id].lane.priority)
             return otherwise
+
+    def is_paused(self, lane_id: LaneId) -> bool:
+        """Whether its priority is known to be paused."""
+        return bool(self._paused) and self.readers[lane_id].lane.priority in self._paused
 
     async def news(self, lanes: list[LaneId]) -> list[LaneId]:
         """Ask each of these lanes, all at once, and return those in which a get may find something.
@@ -231,12 +237,15 @@ class QueueReader:
         lanes = [lane_id for tier in await self._tiers(at_least) for lane_id in tier]
         return lanes if news is None else [lane_id for lane_id in lanes if lane_id in news[0]]
 
-    async def _tiers(self, at_least: int) -> list[list[LaneId]]:
+    async def _tiers(self, at_least: int, *, asks: bool = True) -> list[list[LaneId]]:
         """Return, by priority, the scheduled lanes and the fixed ones, as tiers.
 
         None is empty, and those of a paused priority are left out.
+
+        Args:
+            asks: Whether to read if it goes on; otherwise this call has just done so.
         """
-        if self._paused:
+        if asks and any(one >= at_least for one in self._paused):
             self._paused = await still_paused(self.lane, self._paused)
         due = await self._due_lanes.lanes()
         if due is not self._due:
@@ -463,6 +472,9 @@ class Rounds:
         search = self._searches.get(lane_id)
         if search is None or search.is_over:
             search = self._searches[lane_id] = reader.search()
+        if self._readers.is_paused(lane_id):
+            search.end()  # another lane of its priority has just said so
+            return True
         each_s = self._patience * (ROUND_AGAIN_S if self._has_failed else ROUND_S)
         in_all_s = GRACE_S if self._claimed else inf
         before = replace(budget)

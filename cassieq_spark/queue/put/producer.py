@@ -25,7 +25,7 @@ from cassieq_spark.errors import (
 )
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.expiry import minute_after
-from cassieq_spark.model.ids import FIRST_BUCKET, BucketNo, Runs
+from cassieq_spark.model.ids import BucketNo, Runs
 from cassieq_spark.model.outcome import Stored
 from cassieq_spark.model.sizes import BUCKET_BYTES
 from cassieq_spark.queue import seal
@@ -95,7 +95,6 @@ class Producer:
     def __init__(self) -> None:
         self._turn = Turn()  # held to find places, which may wait for Cassandra
         self._block: _Block | None = None
-        self._closed_below = FIRST_BUCKET
         self._reserver = Reserver()
         self._times_closed = 0
         self._looked: Callable[[], Awaitable[tuple[Mapping[BucketNo, object], object]]] | None = (
@@ -191,9 +190,7 @@ class Producer:
             for at, packed in todo.items():
                 block = self._block
                 if block is None or not block.fits(packed, lane.bucket_size):
-                    fresh = await self._reserver.reserve(
-                        lane, 1, above=self._closed_below, first_read=first_read
-                    )
+                    fresh = await self._reserver.reserve(lane, 1, first_read=first_read)
                     first_read = None
                     block = _Block(bucket=BucketNo(fresh.start), proven_at=lane.clock.monotonic())
                     self._block = block
@@ -248,7 +245,6 @@ class Producer:
     def _leave(self, bucket: BucketNo) -> None:
         if self._block is not None and self._block.bucket == bucket:
             self._block = None
-        self._closed_below = max(self._closed_below, BucketNo(bucket + 1))
 
     async def store(
         self, lane: Lane, placed: dict[int, Placed], found: Outcome
