@@ -38,6 +38,8 @@ from cassieq_spark.queue.consumer import Consumer as Consumer
 from cassieq_spark.queue.find import QueueInfo as QueueInfo
 from cassieq_spark.queue.handle import Held as Held
 from cassieq_spark.queue.handle import Queue as Queue
+from cassieq_spark.queue.handling import Reject as Reject
+from cassieq_spark.queue.handling import Retry as Retry
 from cassieq_spark.queue.inspect.facts import Spot as Spot
 from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
 from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour

@@ -84,6 +84,7 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "scan_leadership_taken": "This process counts the queues of its data centre for metrics "
         "from now on.",
         "sink_forgotten": "A sink id was freed for a new checkpoint.",
+        "worker_retries": "A function raised Retry. The message comes again after the delay.",
     },
     logging.WARNING: {
         "acks_expired": "Messages were acked, released or rejected after their leases had run out. "
@@ -173,6 +174,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "lease runs out.",
         "worker_process_failed": "A process of a worker ended before it could take a message. "
         "Another one is started.",
+        "worker_rejected": "A function raised Reject. The message is dead, or dropped if its queue "
+        "has no dead-letter queue.",
         "worker_stopped_function": "The function had not ended when the grace time of a stopping "
         "worker was over. Its process was killed and the message given back.",
     },

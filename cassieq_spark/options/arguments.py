@@ -53,6 +53,11 @@ def delay_us(value: object) -> int:
     return microseconds("delay", value, _EXTENSION)
 
 
+def after_us(value: object) -> int:
+    """Check the ``after`` of `Retry`; return µs."""
+    return microseconds("after", value, _EXTENSION)
+
+
 def each(name: str, value: object, count: int) -> list[tuple[str, object]]:
     """The values of a call's messages with their names: one for all, or a list's entry for each.
 

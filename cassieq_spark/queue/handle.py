@@ -12,6 +12,7 @@ from cassieq_spark import tracing
 from cassieq_spark.doors import blocking
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
+from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
@@ -24,6 +25,7 @@ from cassieq_spark.queue import admin, pause
 from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.get.getter import GetRequest
+from cassieq_spark.queue.handling import Failure, settlement
 from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.lane import Lane
@@ -322,6 +324,14 @@ class Queue(OfOneProcess):
         why = arguments.reason(reason)
         given = await self._checked(messages)
         await self._settle(await self._current(), given, Reject(reason=why))
+
+    @blocking
+    @tracing.settles("fail")
+    async def _fail(self, message: Delivery, failure: Failure, backoff: Backoff) -> None:
+        """Settle a message that was not worked on to its end; see `settlement`."""
+        given = self._receipts(message)
+        lane = await self._current()
+        await self._settle(lane, given, settlement(lane, message, failure, backoff))
 
     @blocking
     @tracing.settles("cancel")

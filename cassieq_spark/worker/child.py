@@ -26,10 +26,8 @@ from typing import Any, Final
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.model.moments import show_time, time_of
+from cassieq_spark.queue.handling import Failure, words_of
 from cassieq_spark.queue.message import Delivery
-
-MOST_TEXT: Final = 500
-"""The longest part of an error's text that goes into an error or an event of ours."""
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -82,15 +80,6 @@ def load(name: str) -> Callable[[Any], Any]:
     return found
 
 
-def words_of(error: BaseException) -> str:
-    """The name and the text of a user's error, which may be long, or raise another one."""
-    try:
-        text = str(error)
-    except BaseException as another:  # noqa: BLE001 - whatever its `__str__` does, it is the user's
-        text = f"its text cannot be shown, because its __str__ raises {type(another).__name__}"
-    return f"{type(error).__name__}: {text}"[:MOST_TEXT]
-
-
 MOST_TRACE: Final = 8_000
 """The most characters of a traceback's beginning, and of its end, on standard error."""
 
@@ -100,12 +89,13 @@ class Answer:
     """The message of a child to its worker: once when the function is found, then for each message.
 
     Attributes:
-        failure: Why the function cannot be used, or what it has raised. None: it can be called, or
-            it has returned.
+        refused: Why the function cannot be used; None: it can be called.
+        failure: What it has raised; None: it has returned.
         exit_code: Of a process that has ended instead; of a signal the negative number.
     """
 
-    failure: str | None = None
+    refused: str | None = None
+    failure: Failure | None = None
     exit_code: int | None = None
 
 
@@ -152,8 +142,10 @@ def _outcome(function: Callable[[Any], Any], message: Delivery, runner: asyncio.
         if inspect.isawaitable(returned):
             runner.run(_awaited(returned))
     except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
-        _print(f"message {message.message_id} failed", error)
-        return Answer(words_of(error))
+        failure = Failure.of(error)
+        if not failure.is_asked:
+            _print(f"message {message.message_id} failed", error.__cause__ or error)
+        return Answer(failure=failure)
     return Answer()
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.entropy import generator, system
+from cassieq_spark.entropy import system
 from cassieq_spark.errors import (
     CassieqError,
     ClientClosed,
@@ -31,6 +31,7 @@ from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import Backoff
 from cassieq_spark.model.moments import us_of
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.handling import Failure
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
@@ -113,7 +114,6 @@ class _Pool:
             min_priority=settings.min_priority,
         )
         self.clock = SystemClock()
-        self.rng = generator()
         self.changed = threading.Event()
         self.is_ready = False
         self.refused: FunctionInvalid | None = None
@@ -238,7 +238,7 @@ class _Slot:
         self._drop(process)
         if found is not None:
             died = f"the process that imports {name!r} ended with exit code {found.exit_code}"
-            pool.refuse(found.failure or died)
+            pool.refuse(found.refused or died)
         return None
 
     def _drop(self, process: Process) -> None:
@@ -303,36 +303,28 @@ class _Slot:
             process.kill()
             took_s = pool.clock.monotonic() - began
             if times_out_at <= pool.ends_at:
-                self._failed(message, f"stopped after {took_s:.1f} s: --timeout is over")
+                late = Failure(error=f"stopped after {took_s:.1f} s: --timeout is over")
+                self._failed(message, late)
             else:
                 event(_logger, "worker_stopped_function", **pool.about(message))
                 # The function has seen it, so the delivery counts: its fence is used up.
                 self._release(message)
         elif found.exit_code is not None:
-            self._failed(message, f"the process ended with exit code {found.exit_code}")
+            died = Failure(error=f"the process ended with exit code {found.exit_code}")
+            self._failed(message, died)
         elif found.failure is not None:
             self._failed(message, found.failure)
         else:
             self._settle(message, partial(self._ack, message))
         return found is not None and found.exit_code is None
 
-    def _failed(self, message: Delivery, error: str) -> None:
-        pool, count = self._pool, message.delivery_count
-        delay_s = pool.settings.backoff.delay_s(count, pool.rng.random())
-        event(
-            _logger,
-            "worker_failed",
-            **pool.about(message),
-            deliveries=count,
-            delay_s=round(delay_s, 1),
-            error=error,
-        )
-        self._release(message, delay_s=delay_s)
+    def _failed(self, message: Delivery, failure: Failure) -> None:
+        pool = self._pool
+        fail = pool.queue._fail  # noqa: SLF001 - the engine's part of it
+        self._settle(message, partial(fail, message, failure, pool.settings.backoff))
 
-    def _release(
-        self, message: Delivery, *, delay_s: float = 0.0, count_delivery: bool = True
-    ) -> None:
-        release = partial(self._pool.queue.release, delay=delay_s, count_delivery=count_delivery)
+    def _release(self, message: Delivery, *, count_delivery: bool = True) -> None:
+        release = partial(self._pool.queue.release, count_delivery=count_delivery)
         self._settle(message, partial(release, message))
 
     def _ack(self, message: Delivery) -> None:

@@ -54,6 +54,19 @@ def fail(message):
     say("tried", message)
     raise ValueError("never")
 
+def rule(message):
+    from cassieq_spark import Reject, Retry
+    say("tried", message)
+    if message.body == b"reject":
+        raise Reject("no such order")
+    if message.body == b"broken":
+        raise Reject("broken") from ValueError("its cause")
+    if message.body == b"lost" and message.delivery_count == 1:
+        wait_for("taken")
+        raise Retry(after=600)
+    if len((HERE / "said").read_text().split(message.body.decode())) <= 6:
+        raise Retry(after=0.05, counted=False)
+
 def leave(message):
     say("tried", message)
     sys.exit(0)
@@ -227,6 +240,61 @@ def test_a_message_that_always_fails_ends_in_the_dead_letters(
     assert 3 == ended.err.count(f'error="{text}"')
     (letter,) = client.queue(f"{queue.name}.dead").get()
     assert (b"m", "max_deliveries") == (letter.body, letter.headers["cassieq-reason"])
+
+
+def test_a_function_says_that_its_message_is_dead_or_comes_again_uncounted(
+    client: cassieq.Client, workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put_many([b"reject", b"broken", b"again"])
+
+    ended = workers.run("rule", "--idle-timeout", "3s", "--log-level", "info")
+    client.repair(queue.name)
+
+    said = Counter((body, count) for _, body, count in workers.said())
+    assert {("reject", 1): 1, ("broken", 1): 1, ("again", 1): 6} == said
+    letters = client.queue(f"{queue.name}.dead").get()
+    assert {b"reject": "no such order", b"broken": "broken"} == {
+        one.body: one.headers["cassieq-reason"] for one in letters
+    }
+    assert (0, 0, 0, 0) == lie(queue)
+    assert 2 == ended.err.count("worker_rejected")
+    assert 5 == ended.err.count("worker_retries")
+    assert 1 == ended.err.count(" failed: ")
+    assert " failed: ValueError: its cause" in ended.err
+
+
+def test_without_a_dead_letter_queue_a_rejected_message_is_dropped(
+    client: cassieq.Client, workers: Workers, queue: cassieq.Queue
+) -> None:
+    client.alter_queue(queue.name, max_deliveries=None, dead_letter_queue=None)
+    queue.put(b"reject")
+
+    ended = workers.run("rule", "--idle-timeout", "1s")
+
+    assert "becomes=dropped" in ended.err
+    assert 1 == len(workers.said())
+    assert (0, 0, 0, 0) == lie(queue)
+
+
+def test_a_retry_of_a_message_whose_lease_was_lost_changes_nothing_for_its_new_holder(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put(b"lost")
+    process = workers.start("rule", "--concurrency", "1", "--visibility-timeout", "1s")
+    has(lambda: len(workers.said()) == 1, "the function to begin")
+    process.send_signal(signal.SIGSTOP)  # it sleeps through its lease
+    seen: list[cassieq.Delivery] = []
+    has(lambda: bool(seen.extend(queue.get(wait=0.5)) or seen), "the lease to run out")
+    process.send_signal(signal.SIGCONT)
+    workers.write("taken")
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, b"")
+    assert any(b"worker_not_settled" in line for line in lines)
+
+    assert [2] == [one.delivery_count for one in seen]
+    assert (0, 1, 0, 0) == lie(queue)
+    queue.ack(seen)
+    assert 0 == workers.stop(process).code
 
 
 @pytest.mark.parametrize("how", ["kill", "exit", "segfault"])

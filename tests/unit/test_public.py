@@ -18,6 +18,7 @@ import pytest
 
 import cassieq_spark
 from cassieq_spark import testing
+from cassieq_spark.errors import CassieqError
 from tests.fixtures.public import MODULES, OFFERING, is_alias, offered
 from tests.unit.test_annotations import members
 
@@ -202,7 +203,7 @@ def test_the_page_of_the_api_names_every_public_name_and_no_other() -> None:
 
 
 def is_error(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, Exception)
+    return isinstance(found, type) and issubclass(found, CassieqError)
 
 
 @pytest.mark.parametrize("module", MODULES)

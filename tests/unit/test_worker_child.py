@@ -13,6 +13,7 @@ import pytest
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import new_uuid
+from cassieq_spark.queue.handling import Failure
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.child import Answer
 from cassieq_spark.worker.process import Process
@@ -67,7 +68,7 @@ def test_an_error_whose_own_text_fails_is_an_error_of_one_message(
     process: Process, log: Path
 ) -> None:
     says = "Mute: its text cannot be shown, because its __str__ raises SystemExit"
-    assert Answer(says) == answer_to(process, message(b"mute"))
+    assert Answer(failure=Failure(error=says)) == answer_to(process, message(b"mute"))
     assert Answer() == answer_to(process, message(b"fine"))
     assert "in call" in log.read_text(encoding="utf-8")
 
@@ -80,7 +81,8 @@ def test_the_log_of_a_failure_has_its_time_its_message_and_a_bounded_length(
     answer = answer_to(process, given)
 
     assert answer is not None
-    assert 500 == len(answer.failure or "")
+    assert answer.failure is not None
+    assert 500 == len(answer.failure.error)
     said = log.read_text(encoding="utf-8")
     moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
     assert re.match(rf"{moment} message {given.message_id} failed: Traceback ", said)
@@ -102,5 +104,5 @@ def test_a_module_whose_error_has_no_text_is_refused_by_name(
 
     assert found is not None
     assert "module 'child_broken' of 'child_broken:call' cannot be imported: Mute" in str(
-        found.failure
+        found.refused
     )
