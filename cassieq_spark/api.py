@@ -28,6 +28,7 @@ from cassieq_spark.errors import StoreTimeout as StoreTimeout
 from cassieq_spark.errors import StoreUnavailable as StoreUnavailable
 from cassieq_spark.errors import StreamError as StreamError
 from cassieq_spark.errors import UsageError as UsageError
+from cassieq_spark.model.backoff import Backoff as Backoff
 from cassieq_spark.options import ConnectionArguments as ConnectionArguments
 from cassieq_spark.options import QueueArguments as QueueArguments
 from cassieq_spark.options import QueueSettings as QueueSettings
@@ -58,3 +59,4 @@ from cassieq_spark.repair.report import RepairReport as RepairReport
 from cassieq_spark.repair.report import VerifyReport as VerifyReport
 from cassieq_spark.schedules import ScheduleInfo as ScheduleInfo
 from cassieq_spark.schedules import Schedules as Schedules
+from cassieq_spark.worker.routes import Worker as Worker

@@ -24,6 +24,9 @@ T = TypeVar("T")
 MOST_MESSAGES = 1_000_000
 """The most messages that one call may ask for."""
 
+MOST_REASON: Final = 200
+"""The most characters of a reason, and of a name."""
+
 DELAY: Final = values.seconds(0, FOUR_HUNDRED_DAYS_S, from_text=False)
 TTL: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
 
@@ -33,7 +36,8 @@ _MOMENT = values.moment(from_text=False)
 _WAIT = values.seconds(0, 86_400, from_text=False)
 _COUNT = values.whole(1, MOST_MESSAGES, from_text=False)
 _ID = values.whole(0, ID_LIMIT - 1, from_text=False)
-_NAME = values.text(200)
+_RETRIES = values.whole(0, MOST_MESSAGES, from_text=False)
+_NAME = values.text(MOST_REASON)
 _SINK_ID = values.text(400)
 _ON_STALE = values.one_of("count", "fail")
 
@@ -205,6 +209,11 @@ def listed(value: object) -> list[Any] | None:
 def id_of(value: object) -> int:
     """Check the id of a message in its queue: ``Message.id``, which is not its message id."""
     return _ID.checked("a message's id", value)
+
+
+def retries(value: object) -> int:
+    """Check how many times a worker's function tries a message again."""
+    return _RETRIES.checked("retries", value)
 
 
 def reason(value: object) -> str:

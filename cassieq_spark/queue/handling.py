@@ -103,6 +103,12 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:MOST_TEXT]
 
 
+def reason_of(error: BaseException, before: str = "") -> str:
+    """Return the text of an error as a reason, which is short and printable."""
+    text = "".join(one if one.isprintable() else " " for one in before + words_of(error))
+    return text[: arguments.MOST_REASON].strip()
+
+
 def about(queue: str, message: Delivery) -> dict[str, str]:
     """Return the fields that all events about a message have."""
     return {"queue": queue, "message": message.message_id}

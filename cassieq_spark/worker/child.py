@@ -28,6 +28,7 @@ from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.queue.handling import Failure, words_of
 from cassieq_spark.queue.message import Delivery
+from cassieq_spark.worker.routes import check_function
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -65,19 +66,7 @@ def load(name: str) -> Callable[[Any], Any]:
         found = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise FunctionInvalid(f"module {module_name!r} has no {path!r}") from error
-    if not callable(found):
-        raise FunctionInvalid(f"{name!r} is {type(found).__name__}, allowed: a function")
-    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-        raise FunctionInvalid(
-            f"{name!r} is a generator: calling it runs nothing. Use no yield in it"
-        )
-    try:
-        inspect.signature(found).bind(None)
-    except TypeError as error:
-        raise FunctionInvalid(f"{name!r} cannot be called with one message: {error}") from error
-    except ValueError:  # one of C without a signature: the first call will tell
-        pass
-    return found
+    return check_function(found, name)
 
 
 MOST_TRACE: Final = 8_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.backoff import Backoff
 
 
@@ -20,6 +21,14 @@ def test_jitter_takes_a_part_of_the_delay_away() -> None:
 @pytest.mark.parametrize("deliveries", [60, 1_000, 10**9])
 def test_any_number_of_deliveries_has_a_delay(deliveries: int) -> None:
     assert 600 == Backoff(jitter=0).delay_s(deliveries, 1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"base_s": -1}, {"most_s": 31 * 86_400}, {"jitter": 2}, {"base_s": float("nan")}]
+)
+def test_what_no_queue_can_keep_is_no_backoff(wrong: dict[str, float]) -> None:
+    with pytest.raises(OptionInvalid, match="is no backoff, allowed"):
+        Backoff(**wrong)
 
 
 def test_no_base_is_no_delay() -> None:

@@ -47,6 +47,7 @@ VALUES: list[Any] = [
     ScheduleInfo.of(SCHEDULE, 0),
     cassieq.Finding(queue="orders", kind="lost", bucket=1, what="a message"),
     RECEIPT,
+    cassieq.Backoff(),
 ]
 
 

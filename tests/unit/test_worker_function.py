@@ -8,8 +8,14 @@ import pytest
 
 from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.worker.child import check_name, load
+from tests.unit.test_annotations import DELIVERY
 
 MODULE = """
+import cassieq_spark as cassieq
+
+empty, worker = cassieq.Worker(), cassieq.Worker()
+worker.on()(lambda message: [message])
+
 class Shop:
     @staticmethod
     def send(message): return message
@@ -43,14 +49,14 @@ def test_what_has_not_the_form_of_a_name_is_refused(name: str) -> None:
         check_name(name)
 
 
-@pytest.mark.parametrize("path", ["Shop.send", "shop", "later", "more"])
+@pytest.mark.parametrize("path", ["Shop.send", "shop", "later", "more", "worker"])
 def test_what_can_be_called_with_one_message_is_found(module: str, path: str) -> None:
     found = load(f"{module}:{path}")
     assert callable(found)
     if path == "Shop.send":
         assert 5 == found(5)
-    if path == "shop":
-        assert [5] == found(5)
+    if path in {"shop", "worker"}:
+        assert [DELIVERY] == found(DELIVERY)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,7 @@ def test_what_can_be_called_with_one_message_is_found(module: str, path: str) ->
         ("nothing", "too many positional arguments"),
         ("number", "is int, allowed: a function"),
         ("lazily", "is a generator"),
+        ("empty", "is a Worker without functions. Add one by"),
     ],
 )
 def test_what_cannot_be_called_is_refused_with_the_reason(
