@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
 from cassieq_spark.doors import awaited, documented
+from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
 from cassieq_spark.options import QueueSettings, Seconds, arguments
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.message import Delivery
 from cassieq_spark.store.process import OfOneProcess
 
 
@@ -80,6 +83,12 @@ class AsyncQueue(OfOneProcess):
         made = AsyncConsumer(ways, idle_timeout_s=idle_s)
         self._consumers.add(made)
         return made
+
+    @documented(Queue.process)
+    def process(
+        self, message: Delivery, *, backoff: Backoff = DEFAULT_BACKOFF
+    ) -> AbstractAsyncContextManager[object]:
+        return self._sync._processing(message, backoff)  # noqa: SLF001 - as above
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -26,7 +26,7 @@ from cassieq_spark.clock import Clock, SystemClock
 from cassieq_spark.errors import CassieqError, ServerMissing
 from cassieq_spark.exporter.scan import SCANS_EVERY_S, Scanner
 from cassieq_spark.log import event, get_logger
-from cassieq_spark.model.backoff import Backoff
+from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
 from cassieq_spark.options.arguments import MOST_MESSAGES
 from cassieq_spark.schedules import dispatching
 from cassieq_spark.server.settings import GatewaySettings
@@ -101,7 +101,6 @@ def _connected(connection: Connection, interrupt: Interrupt, clock: Clock) -> Cl
 
 
 DEFAULTS = GatewaySettings()
-BACKOFF = Backoff()
 
 _Port = typer.Option(min=0, max=65_535)
 _AtLeastOne = Annotated[int, typer.Option(min=1)]
@@ -219,9 +218,9 @@ def worker(
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
     min_priority: MinPriority = 0,
-    backoff: Annotated[float, Seconds()] = BACKOFF.base_s,
-    backoff_max: Annotated[float, Seconds()] = BACKOFF.most_s,
-    jitter: Annotated[float, typer.Option(min=0, max=1, metavar="PART")] = BACKOFF.jitter,
+    backoff: Annotated[float, Seconds()] = DEFAULT_BACKOFF.base_s,
+    backoff_max: Annotated[float, Seconds()] = DEFAULT_BACKOFF.most_s,
+    jitter: Annotated[float, typer.Option(min=0, max=1, metavar="PART")] = DEFAULT_BACKOFF.jitter,
 ) -> None:
     """Call a function for each message of a queue, in several processes.
 

@@ -48,3 +48,6 @@ class Backoff:
         doublings = min(max(deliveries, 1) - 1, MOST_DOUBLINGS)
         longest_s = min(self.most_s, self.base_s * 2.0**doublings)
         return longest_s * (1.0 - self.jitter * drawn)
+
+
+DEFAULT_BACKOFF: Final = Backoff()

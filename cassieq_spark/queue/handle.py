@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -12,7 +13,7 @@ from cassieq_spark import tracing
 from cassieq_spark.doors import blocking
 from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
-from cassieq_spark.model.backoff import Backoff
+from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
 from cassieq_spark.model.frozen import FrozenDict
 from cassieq_spark.model.ids import LaneId
 from cassieq_spark.model.lease import EXPIRY_MARGIN_US
@@ -25,9 +26,10 @@ from cassieq_spark.queue import admin, pause
 from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.get.getter import GetRequest
-from cassieq_spark.queue.handling import Failure, settlement
+from cassieq_spark.queue.handling import Failure, about, settlement
 from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
+from cassieq_spark.queue.keeping import Kept, Processing
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Delivery, Message, updated
 from cassieq_spark.queue.put.results import PutResult
@@ -325,13 +327,47 @@ class Queue(OfOneProcess):
         given = await self._checked(messages)
         await self._settle(await self._current(), given, Reject(reason=why))
 
-    @blocking
-    @tracing.settles("fail")
-    async def _fail(self, message: Delivery, failure: Failure, backoff: Backoff) -> None:
-        """Settle a message that was not worked on to its end; see `settlement`."""
+    def process(
+        self, message: Delivery, *, backoff: Backoff = DEFAULT_BACKOFF
+    ) -> AbstractContextManager[object]:
+        """Return a block in which a program works on a message; its lease is renewed meanwhile.
+
+        At the end of the block, the message is acked. After an error, it is given back with the
+        delay of the backoff, and the error goes on. `Retry` and `Reject` are carried out, and do
+        not leave the block. If the program ends, as by a Ctrl-C, the message is given back at once.
+
+        Raises:
+            ReceiptInvalid: It is not a delivery of this queue.
+            ReceiptExpired: The message was given to somebody else before the block has ended.
+            StoreError: It is unknown whether the message is acked. It comes again if it is not.
+        """
+        return self._processing(message, backoff)
+
+    def _processing(self, message: Delivery, backoff: Backoff) -> Processing:
+        self._receipts(message)
+
+        async def keep() -> Kept:
+            return self._kept(message, self.settings.visibility_timeout_s)
+
+        async def settled(failure: Failure | None) -> None:
+            await self._worked_on(message, failure, backoff)
+
+        return Processing(keep, settled, about(self.name, message))
+
+    def _kept(self, message: Delivery, visibility_s: float) -> Kept:
+        return Kept(self._lane, message, visibility_s)
+
+    @tracing.settles("process")
+    async def _worked_on(
+        self, message: Delivery, failure: Failure | None, backoff: Backoff
+    ) -> None:
+        """Settle a message that was worked on, in the event loop; see `settlement`."""
         given = self._receipts(message)
         lane = await self._current()
-        await self._settle(lane, given, settlement(lane, message, failure, backoff))
+        action = ACK if failure is None else settlement(lane, message, failure, backoff)
+        await self._settle(lane, given, action)
+
+    _fail = blocking(_worked_on)
 
     @blocking
     @tracing.settles("cancel")

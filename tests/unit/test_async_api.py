@@ -21,7 +21,7 @@ PAIRS = [
 INSIDE = {"store"}
 
 #: Awaited in another way, or not at all: it only makes an object.
-NOT_COROUTINES = {("AsyncQueue", "consumer"), ("AsyncClient", "browse")}
+NOT_COROUTINES = {("AsyncQueue", "consumer"), ("AsyncQueue", "process"), ("AsyncClient", "browse")}
 
 #: What is written anew, as the synchronous text says what is another here.
 OWN_TEXT = {"close"}
@@ -29,6 +29,7 @@ OWN_TEXT = {"close"}
 RENAMED = {
     "Queue": "AsyncQueue",
     "Consumer": "AsyncConsumer",
+    "AbstractContextManager[object]": "AbstractAsyncContextManager[object]",
     "Iterator[Message]": "AsyncIterator[Message]",
     "tuple[Queue, bool]": "tuple[AsyncQueue, bool]",
 }
