@@ -91,6 +91,10 @@ class AsyncConsumer(OfOneProcess):
         return f"AsyncConsumer({self._ways.queue!r})"
 
     @property
+    def _is_closed(self) -> bool:
+        return self._begun.shelf.is_closed
+
+    @property
     def _begun(self) -> Ahead:
         if self._ahead is None:
             raise UsageError(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from math import inf
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
+from cassieq_spark.aio.crew import Caller, Crew, CrewSettings
 from cassieq_spark.doors import awaited, documented
 from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
 from cassieq_spark.options import QueueSettings, Seconds, arguments
 from cassieq_spark.queue.handle import Queue
+from cassieq_spark.queue.keeping import Kept
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.store.process import OfOneProcess
 
@@ -66,6 +69,7 @@ class AsyncQueue(OfOneProcess):
     put = awaited(Queue.put)
     get = awaited(Queue.get)
     put_many = awaited(Queue.put_many)
+    _fail = awaited(Queue._fail)  # noqa: SLF001 - the other door to the same queue
 
     @documented(Queue.consumer)
     def consumer(
@@ -78,17 +82,70 @@ class AsyncQueue(OfOneProcess):
         min_priority: int = 0,
     ) -> AsyncConsumer:
         asked = prefetch, visibility_timeout, name, min_priority
-        ways = self._sync._ways(*asked)  # noqa: SLF001 - the other door to the same queue
+        ways = self._sync._ways(*asked)  # noqa: SLF001 - as above
         idle_s = None if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout")
         made = AsyncConsumer(ways, idle_timeout_s=idle_s)
         self._consumers.add(made)
         return made
+
+    async def work(
+        self,
+        function: Callable[[Delivery], object],
+        *,
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        visibility_timeout: Seconds | None = None,
+        idle_timeout: Seconds | None = None,
+        grace: Seconds = 30,
+        min_priority: int = 0,
+        backoff: Backoff = DEFAULT_BACKOFF,
+    ) -> None:
+        """Call a coroutine function for each message, for several side by side in this event loop.
+
+        A message is acked when the function has returned, and given back with the delay of the
+        backoff when it raises an error; `Retry` and `Reject` are carried out. Its lease is renewed
+        meanwhile.
+
+        A cancel begins the stop: nothing more is claimed, and what waits is given back. Functions
+        have the grace time to end; then, or at a second cancel, they are cancelled and waited for,
+        and their messages are given back.
+
+        Args:
+            function: An ``async def`` of one message, or a `Worker`.
+            concurrency: The number of messages that are worked on at once.
+            prefetch: How many messages wait here, hidden from others. Default: twice that number.
+            visibility_timeout: The length of a lease. Default: the queue's.
+            idle_timeout: Return when no message came for this long. Default: never.
+            grace: Seconds or timedelta for which functions may go on after a cancel.
+            min_priority: As for `get`.
+
+        Raises:
+            OptionInvalid: An argument has a wrong form.
+            QueueDeleted: The queue is gone.
+            StoreError: At the end: acks could not be stored, so their messages come again.
+        """
+        many = arguments.count("concurrency", concurrency)
+        given_s = (
+            None if visibility_timeout is None else arguments.visibility_us(visibility_timeout)
+        )
+        settings = CrewSettings(
+            prefetch=2 * many if prefetch is None else prefetch,
+            visibility_s=None if given_s is None else given_s / 1e6,
+            grace_s=arguments.wait_s(grace, "grace"),
+            idle_s=inf if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout"),
+            min_priority=min_priority,
+            backoff=backoff,
+        )
+        await Crew(self, [Caller(function)] * many, settings).run()
 
     @documented(Queue.process)
     def process(
         self, message: Delivery, *, backoff: Backoff = DEFAULT_BACKOFF
     ) -> AbstractAsyncContextManager[object]:
         return self._sync._processing(message, backoff)  # noqa: SLF001 - as above
+
+    def _kept(self, message: Delivery, visibility_s: float) -> Kept:
+        return self._sync._kept(message, visibility_s)  # noqa: SLF001 - as above
 
     def __repr__(self) -> str:
         """Show the queue's name."""
