@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cassieq_spark.aio.crew import CrewSettings
 from cassieq_spark.cli.account import MasterKeyFile, load_master_key
 from cassieq_spark.cli.flags import Connected, Connection, Seconds, Time
 from cassieq_spark.cli.logs import Logged
@@ -203,6 +203,7 @@ def serve(
 
 
 MOST_PROCESSES = 512
+MOST_COROUTINES = 10_000
 
 
 def worker(
@@ -212,6 +213,9 @@ def worker(
     logs: Logged,
     *,
     concurrency: Annotated[int | None, typer.Option(min=1, max=MOST_PROCESSES, metavar="N")] = None,
+    coroutines: Annotated[
+        int, typer.Option("--async", min=1, max=MOST_COROUTINES, metavar="N", show_default=False)
+    ] = 1,
     prefetch: Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")] = None,
     timeout: Annotated[float | None, Seconds(least=0.001)] = None,
     grace: Annotated[float, Seconds()] = 30.0,
@@ -230,11 +234,13 @@ def worker(
 
     Args:
         function: The function to call with each message, as module:function. It may be async.
-        concurrency: The number of processes that call the function. Default: one for each CPU.
+        concurrency: The number of processes that call the function. Default: one for each CPU, or
+            one with --async.
+        coroutines: How many messages each process works on at once. The function is an async def.
         prefetch: How many messages wait here for a free process, hidden from others. Default: twice
-            --concurrency.
-        timeout: How long the function may take for a message; then its process is killed, and the
-            message has failed. Default: as long as it takes.
+            as many as are worked on at once.
+        timeout: How long the function may take for a message; then its process is killed, or its
+            coroutine is cancelled, and the message has failed. Default: as long as it takes.
         grace: How long running functions may go on after SIGTERM or Ctrl-C. Then they are killed,
             and their messages are given back.
         visibility_timeout: The length of a lease. It is renewed while the function runs. Default:
@@ -251,21 +257,25 @@ def worker(
         cassieq worker shop.mail:send mail --concurrency 4 --timeout 1m
     """
     logs.start()
-    processes = concurrency or os.cpu_count() or 1
+    processes = concurrency or (1 if coroutines > 1 else os.cpu_count() or 1)
+    how = f"{processes} processes"
+    if coroutines > 1:
+        how = f"{coroutines} coroutines in each of {how}"
     settings = WorkSettings(
         function=check_name(function),
-        concurrency=processes,
-        prefetch=prefetch or 2 * processes,
-        visibility_s=visibility_timeout,
+        processes=processes,
+        side_by_side=coroutines,
         timeout_s=inf if timeout is None else timeout,
-        grace_s=grace,
-        idle_s=inf if idle_timeout is None else idle_timeout,
-        min_priority=min_priority,
-        backoff=Backoff(base_s=backoff, most_s=backoff_max, jitter=jitter),
+        crew=CrewSettings(
+            prefetch=prefetch or 2 * processes * coroutines,
+            visibility_s=visibility_timeout,
+            grace_s=grace,
+            idle_s=inf if idle_timeout is None else idle_timeout,
+            min_priority=min_priority,
+            backoff=Backoff(base_s=backoff, most_s=backoff_max, jitter=jitter),
+        ),
     )
-    with ExitStack() as stack:
-        client, interrupt = stack.enter_context(connection.open()), stack.enter_context(Interrupt())
-        stack.enter_context(dispatching(client.schedules))
+    with connection.open() as client, dispatching(client.schedules):
         found = client.queue(queue).settings
         if found.dead_letter_queue is None or found.max_deliveries is None:
             logs.note(
@@ -282,6 +292,5 @@ def worker(
             client,
             queue,
             settings,
-            should_stop=lambda: bool(interrupt),
-            on_start=lambda: logs.note(f"Calling {function} with {processes} processes"),
+            on_start=lambda: logs.note(f"Calling {function} with {how}"),
         )

@@ -1,4 +1,4 @@
-"""``python -m cassieq_spark.worker FUNCTION DESCRIPTOR``: a child process of a worker begins here.
+"""A child process of a worker begins here, with what `main` takes.
 
 With ``-m``, modules of the current directory are found.
 """
@@ -8,4 +8,4 @@ import sys
 from cassieq_spark.worker.child import main
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import pickle
 import re
 import signal
+import socket
+import struct
 import sys
 import threading
 import traceback
@@ -19,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
-from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -28,7 +30,7 @@ from cassieq_spark.errors import FunctionInvalid
 from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.queue.handling import Failure, words_of
 from cassieq_spark.queue.message import Delivery
-from cassieq_spark.worker.routes import check_function
+from cassieq_spark.worker.routes import awaits, check_function
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -46,8 +48,11 @@ def check_name(name: str) -> str:
     return name
 
 
-def load(name: str) -> Callable[[Any], Any]:
+def load(name: str, *, is_async: bool = False) -> Callable[[Any], Any]:
     """Import the module and return the function, which takes one message.
+
+    Args:
+        is_async: Whether it must be an ``async def``.
 
     Raises:
         FunctionInvalid: The module cannot be imported or has no such function, or what it has
@@ -66,76 +71,143 @@ def load(name: str) -> Callable[[Any], Any]:
         found = reduce(getattr, path.split("."), module)
     except AttributeError as error:
         raise FunctionInvalid(f"module {module_name!r} has no {path!r}") from error
-    return check_function(found, name)
+    checked = check_function(found, name)
+    if is_async and not awaits(checked):
+        raise FunctionInvalid(
+            f"{name!r} is no async def, and --async has several run side by side. Make each "
+            "function an async def, or use --concurrency"
+        )
+    return checked
 
 
 MOST_TRACE: Final = 8_000
 """The most characters of a traceback's beginning, and of its end, on standard error."""
 
 
-@dataclass(frozen=True, slots=True)
+HEAD: Final = struct.Struct("!I")
+"""What goes before each pickled object on the connection: the number of its bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The message of a child to its worker: once when the function is found, then for each message.
 
     Attributes:
+        number: The number of the call; 0: that of the function.
         refused: Why the function cannot be used; None: it can be called.
         failure: What it has raised; None: it has returned.
         exit_code: Of a process that has ended instead; of a signal the negative number.
     """
 
+    number: int
     refused: str | None = None
     failure: Failure | None = None
     exit_code: int | None = None
 
 
-def main(name: str, descriptor: int) -> None:
-    """Serve until the other end says that it is over, or is gone."""
-    # What this process starts must not hold the connection open after its end.
-    os.set_inheritable(descriptor, False)
+class _Parent:
+    """The connection to the worker."""
+
+    def __init__(self, descriptor: int) -> None:
+        # What this process starts must not hold the connection open after its end.
+        os.set_inheritable(descriptor, False)
+        self._file = socket.socket(fileno=descriptor).makefile("rwb")
+
+    def send(self, answer: Answer) -> None:
+        data = pickle.dumps(answer)
+        self._file.write(HEAD.pack(len(data)) + data)
+        self._file.flush()
+
+    def listen(self, put: Callable[[Any], object]) -> None:
+        """Take calls in a thread, also while the function runs, and say that it can be called.
+
+        Args:
+            put: Gets the number of a call and its message, or None to cancel it; or None: the end.
+        """
+        thread = threading.Thread(
+            target=self._receive, args=(put,), name="cassieq-parent", daemon=True
+        )
+        thread.start()
+        self.send(Answer(number=0))
+
+    def _receive(self, put: Callable[[Any], object]) -> None:
+        with suppress(OSError, struct.error):
+            while True:
+                (size,) = HEAD.unpack(self._file.read(HEAD.size))
+                put(pickle.loads(self._file.read(size)))  # noqa: S301 - our own parent
+        # The parent is gone, and the message will be given to somebody else: no two should work on
+        # it for long. What the function has started is in the process group, too.
+        os.killpg(0, signal.SIGKILL)
+
+
+def main(name: str, descriptor: int, concurrency: int) -> None:
+    """Serve until the other end says that it is over, or is gone.
+
+    Args:
+        concurrency: The number of messages to work on at once; 1: one after the other.
+    """
     # A service manager signals all processes of a service: the parent decides when this one ends.
     # A handler that does nothing is not inherited by programs that the function starts; SIG_IGN is.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    connection = Connection(descriptor)
+    parent = _Parent(descriptor)
     try:
-        function = load(name)
+        function = load(name, is_async=concurrency > 1)
     except FunctionInvalid as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, ImportError):
             _print("the module cannot be imported", error.__cause__)
-        connection.send(Answer(error.message))
+        parent.send(Answer(number=0, refused=error.message))
         return
-    messages: SimpleQueue[Delivery | None] = SimpleQueue()
-    threading.Thread(
-        target=_receive, args=(connection, messages), name="cassieq-parent", daemon=True
-    ).start()
-    connection.send(Answer())
     with asyncio.Runner() as runner:
-        while (message := messages.get()) is not None:
-            connection.send(_outcome(function, message, runner))
+        if concurrency > 1:
+            runner.run(_side_by_side(function, parent))
+        else:
+            _one_by_one(function, parent, runner)
 
 
-def _receive(connection: Connection, messages: SimpleQueue[Delivery | None]) -> None:
-    """Take messages, also while the function runs: so the end of the parent is noticed at once."""
-    try:
-        while True:
-            messages.put(connection.recv())
-    except (EOFError, OSError):
-        # The message will be given to somebody else: no two should work on it for long. What the
-        # function has started is in the process group, too.
-        os.killpg(0, signal.SIGKILL)
+def _one_by_one(function: Callable[[Any], Any], parent: _Parent, runner: asyncio.Runner) -> None:
+    calls: SimpleQueue[tuple[int, Delivery] | None] = SimpleQueue()
+    parent.listen(calls.put)
+    while (call := calls.get()) is not None:
+        number, message = call
+        failure = None
+        try:
+            returned = function(message)
+            if inspect.isawaitable(returned):
+                runner.run(_awaited(returned))
+        except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
+            failure = _failed(message, error)
+        parent.send(Answer(number=number, failure=failure))
 
 
-def _outcome(function: Callable[[Any], Any], message: Delivery, runner: asyncio.Runner) -> Answer:
-    try:
-        returned = function(message)
-        if inspect.isawaitable(returned):
-            runner.run(_awaited(returned))
-    except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
-        failure = Failure.of(error)
-        if not failure.is_asked:
-            _print(f"message {message.message_id} failed", error.__cause__ or error)
-        return Answer(failure=failure)
-    return Answer()
+async def _side_by_side(function: Callable[[Any], Any], parent: _Parent) -> None:
+    loop = asyncio.get_running_loop()
+    calls: asyncio.Queue[tuple[int, Delivery | None] | None] = asyncio.Queue()
+    running: dict[int, asyncio.Task[None]] = {}
+
+    async def work(number: int, message: Delivery) -> None:
+        failure = None
+        try:
+            await function(message)
+        except BaseException as error:  # noqa: BLE001 - as above, and a cancel by the parent
+            failure = _failed(message, error)
+        del running[number]
+        parent.send(Answer(number=number, failure=failure))
+
+    parent.listen(lambda call: loop.call_soon_threadsafe(calls.put_nowait, call))
+    while (call := await calls.get()) is not None:
+        number, message = call
+        if message is not None:
+            running[number] = loop.create_task(work(number, message))
+        elif number in running:
+            running[number].cancel()
+
+
+def _failed(message: Delivery, error: BaseException) -> Failure:
+    failure = Failure.of(error)
+    if not failure.is_asked:
+        _print(f"message {message.message_id} failed", error.__cause__ or error)
+    return failure
 
 
 def _print(what: str, error: BaseException) -> None:

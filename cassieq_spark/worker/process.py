@@ -3,106 +3,155 @@
 It is built on a socket and a child process of the standard library. Pools that exist share locks
 or a queue among their processes: with Pebble 5.2 an idle process that is killed breaks the pool,
 with loky 3.7 and concurrent.futures one death fails what all others are working on. Here a death
-says something about one message, and nothing about the others.
+says something about the messages of one process, and nothing about the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import pickle
 import signal
 import socket
-import subprocess
+import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from math import inf
-from multiprocessing.connection import Connection, wait
-from typing import Final
+from typing import Final, Self
 
-from cassieq_spark.clock import Clock
 from cassieq_spark.queue.message import Delivery
-from cassieq_spark.worker.child import Answer
+from cassieq_spark.worker.child import HEAD, Answer
 
 MODULE: Final = "cassieq_spark.worker"
 """The module that the child runs; with ``-m`` it finds modules of the current directory."""
 
-LOOK_S: Final = 1.0
-"""A death is noticed within this time even if something that the function has started keeps the
-connection open; else it is noticed at once."""
-
 END_S: Final = 5.0
 """An idle process that does not end by itself within this time is killed."""
 
+FOUND: Final = 0
+"""The number of the answer that says whether the function is found."""
+
 
 class Process:
-    """A child process; used by one thread."""
+    """A child process.
 
-    def __init__(self, function: str, clock: Clock) -> None:
-        self._clock = clock
+    Attributes:
+        calls: The number of messages that it was given.
+    """
+
+    def __init__(
+        self,
+        child: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Prepare; see `start`."""
+        self._child, self._reader, self._writer = child, reader, writer
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self.found = self._expected(FOUND)
+        self.calls = 0
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+
+    @classmethod
+    async def start(cls, function: str, concurrency: int) -> Self:
+        """Start a process; ``found`` will say whether it can be used.
+
+        Args:
+            concurrency: The number of messages that it works on at once; 1: one after the other.
+
+        Raises:
+            OSError: No process could be started.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             # In a process group of its own: Ctrl-C in a terminal is for the parent to handle, and
             # what the function has started ends with it.
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", MODULE, function, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                process_group=0,
-            )
-        self._connection = Connection(ours.detach())
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", MODULE, function, str(theirs.fileno())),
+                    str(concurrency),
+                    pass_fds=[theirs.fileno()],
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return cls(child, reader, writer)
 
     @property
     def is_alive(self) -> bool:
         """Whether it has not ended."""
-        return self._child.poll() is None
+        return self._child.returncode is None and not self._tasks[0].done()
 
-    def send(self, message: Delivery) -> bool:
-        """Give it a message. False: it had ended, and the function has not seen the message."""
-        if not self.is_alive:
-            return False
-        # Otherwise it died while it took the message, and `answer` says so.
-        with suppress(OSError):
-            self._connection.send(message)
-        return True
+    @property
+    def is_idle(self) -> bool:
+        """Whether it works on no message."""
+        return not self._answers
 
-    def answer(self, wake: Callable[[], float]) -> Answer | None:
-        """Wait until it has found the function, or for what became of the message.
+    async def call(self, message: Delivery) -> tuple[int, asyncio.Future[Answer]]:
+        """Give it a message. Return the number of the call, and its answer to come."""
+        self.calls += 1
+        answer = self._expected(self.calls)
+        number = self.calls
+        await self._send((number, message))
+        return number, answer
 
-        A process that has closed the connection and goes on is killed.
+    async def cancel(self, number: int) -> None:
+        """Cancel a call of a process that works on several messages at once."""
+        await self._send((number, None))
 
-        Args:
-            wake: Called from time to time; does what is due, and returns the monotonic moment
-                when it wants to be called again. Minus infinity: wait no longer.
-
-        Returns:
-            None if ``wake`` said so.
-        """
-        while (until_s := wake()) != -inf:
-            left_s = max(0.0, until_s - self._clock.monotonic())
-            has_ended = not self.is_alive  # before the look: it may have answered
-            if wait([self._connection], 0 if has_ended else min(left_s, LOOK_S)):
-                try:
-                    return self._connection.recv()  # type: ignore[no-any-return]  # by protocol
-                except (EOFError, OSError):
-                    has_ended = True
-            if has_ended:
-                with suppress(subprocess.TimeoutExpired):
-                    self._child.wait(END_S)
-                self.kill()
-                return Answer(exit_code=self._child.returncode)
-        return None
-
-    def end(self) -> None:
+    async def end(self) -> None:
         """End it; it is idle. Exit handlers of the function's module run."""
-        with suppress(OSError):
-            self._connection.send(None)  # a closed connection says OSError, too
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(END_S)
-        self.kill()
+        await self._send(None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._child.wait()
+        await self.kill()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """Kill it with all that it has started. Idempotent."""
+        self._kill()
+        await asyncio.wait(self._tasks)
+
+    def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        self._connection.close()
+
+    async def _send(self, asked: object) -> None:
+        data = pickle.dumps(asked)
+        with suppress(OSError):  # it has ended: `_listen` answers
+            self._writer.write(HEAD.pack(len(data)) + data)
+            await self._writer.drain()
+
+    def _expected(self, number: int) -> asyncio.Future[Answer]:
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        return answer
+
+    async def _listen(self) -> None:
+        """Hand out answers until the connection ends; then say that for the calls that are left.
+
+        A process that has closed the connection and goes on is killed.
+        """
+        with suppress(OSError, asyncio.IncompleteReadError, struct.error):
+            while True:
+                (size,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+                answer: Answer = pickle.loads(await self._reader.readexactly(size))  # noqa: S301 - our own child
+                self._answers.pop(answer.number).set_result(answer)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._child.wait()
+        self._kill()
+        exit_code = await self._child.wait()
+        for number, answer_to in self._answers.items():
+            if not answer_to.done():
+                answer_to.set_result(Answer(number=number, exit_code=exit_code))
+        self._answers.clear()
+        self._writer.close()
+
+    async def _watch(self) -> None:
+        """End the connection when the process has ended: what it has started may keep it open."""
+        await self._child.wait()
+        self._kill()
+        with suppress(OSError):
+            self._writer.get_extra_info("socket").shutdown(socket.SHUT_RD)

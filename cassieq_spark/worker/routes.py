@@ -90,6 +90,11 @@ class Worker:
         return middleware
 
     @property
+    def is_async(self) -> bool:
+        """Whether each function is an ``async def``."""
+        return all(route.is_async for route in self._routes.values())
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is no function yet."""
         return not self._routes
@@ -140,8 +145,7 @@ class _Route:
 
     @property
     def is_async(self) -> bool:
-        call = getattr(self.function, "__call__", None)  # noqa: B004 - that of an object
-        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
+        return awaits(self.function)
 
     def judged(self, error: Exception, message: Delivery) -> Exception:
         """Return what is raised in the place of an error."""
@@ -156,6 +160,14 @@ class _Route:
         if self.backoff is None or (isinstance(error, Retry) and error.after_s is not None):
             return error
         return Retry(self.backoff.delay_s(count, system.rng.random()), counted=is_counted)
+
+
+def awaits(function: Callable[[Any], Any]) -> bool:
+    """Whether what a function returns is to be awaited."""
+    if isinstance(function, Worker):
+        return function.is_async
+    call = getattr(function, "__call__", None)  # noqa: B004 - that of an object
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def check_function(found: object, name: str) -> Callable[[Any], Any]:

@@ -89,6 +89,29 @@ def hang(message):
         (HERE / "program").write_text(str(program.pid))
         threading.Event().wait(600)
 
+RUNNING = 0
+
+async def count(message):
+    global RUNNING
+    RUNNING += 1
+    await asyncio.sleep(0.1)
+    say(f"of-{RUNNING}", message)
+    RUNNING -= 1
+
+async def hang_later(message):
+    say("tried", message)
+    if message.body == b"blocks":
+        threading.Event().wait(600)
+    if message.body == b"bad":
+        await asyncio.sleep(600)
+    await asyncio.sleep(1)
+
+async def wait_for_go_later(message):
+    say("began", message)
+    while not (HERE / "go").exists():
+        await asyncio.sleep(0.02)
+    say("ended", message)
+
 def wait_for_go(message):
     say("began", message)
     wait_for("go")
@@ -442,6 +465,73 @@ def test_when_the_worker_is_killed_its_processes_end_and_its_messages_come_again
     assert 0 == workers.run("wait_for_go", "--idle-timeout", "4s").code
     assert {"m0", "m1"} == {body for _, body, count in workers.said("ended") if count == 2}
     assert (0, 0, 0, 0) == lie(queue)
+
+
+def test_coroutines_of_one_process_work_on_messages_side_by_side(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    bodies = [f"m{number}" for number in range(200)]
+    queue.put_many([body.encode() for body in bodies])
+
+    ended = workers.run("count", "--concurrency", "1", "--async", "20", "--idle-timeout", "1s")
+
+    assert 0 == ended.code, ended.err
+    assert "Calling work:count with 20 coroutines in each of 1 processes" in ended.err
+    assert Counter(bodies) == Counter(body for _, body, _ in workers.said())
+    assert 1 == len({pid for pid, _, _ in workers.said()})
+    most = max(range(21), key=lambda many: many * bool(workers.said(f"of-{many}")))
+    assert 10 < most <= 20
+    assert (0, 0, 0, 0) == lie(queue)
+
+
+def test_a_coroutine_that_hangs_is_cancelled_and_the_others_of_its_process_go_on(
+    client: cassieq.Client, workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put_many([b"bad", b"good", b"good"])
+
+    arguments = ("--async", "3", "--concurrency", "1", "--visibility-timeout", "1s")
+    ended = workers.run("hang_later", *arguments, "--timeout", "3s", "--idle-timeout", "4s")
+    client.repair(queue.name)
+
+    assert 0 == ended.code, ended.err
+    said = workers.said()
+    assert Counter({"bad": 3, "good": 2}) == Counter(body for _, body, _ in said)
+    assert 1 == len({pid for pid, _, _ in said})
+    assert 3 == ended.err.count("--timeout is over")
+    (letter,) = client.queue(f"{queue.name}.dead").get()
+    assert b"bad" == letter.body
+
+
+def test_a_coroutine_that_blocks_its_loop_is_killed_with_its_process(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put(b"blocks")
+
+    arguments = ("--async", "3", "--concurrency", "1", "--grace", "1s", "--timeout", "1s")
+    ended = workers.run("hang_later", *arguments, "--idle-timeout", "4s")
+
+    assert 0 == ended.code, ended.err
+    assert [1, 2, 3] == [count for _, _, count in workers.said()]
+    assert 3 == len({pid for pid, _, _ in workers.said()})
+    assert (0, 0, 0, 1) == lie(queue)
+
+
+def test_sigterm_lets_running_coroutines_end_and_gives_back_what_waits(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put_many([f"m{number}".encode() for number in range(10)])
+    arguments = ("--async", "3", "--concurrency", "1", "--prefetch", "5")
+    process = workers.start("wait_for_go_later", *arguments)
+    has(lambda: len(workers.said("began")) == 3, "three coroutines to begin")
+    process.send_signal(signal.SIGTERM)
+    has(lambda: lie(queue)[:2] == (7, 3), "what waits to be given back")
+    workers.write("go")
+    ended = end(process)
+
+    assert 0 == ended.code, ended.err
+    assert 3 == len(workers.said("ended"))
+    assert (7, 0, 0, 0) == lie(queue)
+    assert {1} == {one.delivery_count for one in queue.get(10)}
 
 
 def test_processes_that_are_killed_again_and_again_lose_no_message(

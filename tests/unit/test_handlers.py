@@ -62,7 +62,11 @@ REASONS: Final = {
     "store/tls.py:disagreement": PROBE,
     "store/translate.py:translate": DRIVER,
     "testing/simulated/transport.py:_coordinate": "only a simulated node is at work below it",
-    "worker/work.py:_begin": LOCAL,
+    "worker/child.py:_receive": LOCAL,
+    "worker/process.py:_listen": LOCAL,
+    "worker/process.py:_send": LOCAL,
+    "worker/process.py:end": LOCAL,
+    "worker/work.py:_renew": LOCAL,
 }
 """Why no error of the store comes by, or why it is told apart, by file and function."""
 
