@@ -84,6 +84,8 @@ _MEANINGS: Final[dict[int, dict[str, str]]] = {
         "scan_leadership_taken": "This process counts the queues of its data centre for metrics "
         "from now on.",
         "sink_forgotten": "A sink id was freed for a new checkpoint.",
+        "worker_reloads": "A worker got SIGHUP. Its processes are replaced, so that the function "
+        "is imported anew.",
         "worker_retries": "A function raised Retry. The message comes again after the delay.",
     },
     logging.WARNING: {

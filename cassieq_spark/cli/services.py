@@ -217,6 +217,8 @@ def worker(
         int, typer.Option("--async", min=1, max=MOST_COROUTINES, metavar="N", show_default=False)
     ] = 1,
     prefetch: Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, metavar="N")] = None,
+    max_messages: Annotated[int | None, typer.Option(min=1, metavar="N")] = None,
+    max_memory: Annotated[int | None, _KiB] = None,
     timeout: Annotated[float | None, Seconds(least=0.001)] = None,
     grace: Annotated[float, Seconds()] = 30.0,
     visibility_timeout: Time = None,
@@ -230,7 +232,8 @@ def worker(
 
     A message is acked when the function has returned. If the function raises an error, takes too
     long, or its process dies, the message comes again after a delay that grows. After the queue's
-    max_deliveries it is dead. SIGTERM ends the worker with exit code 0.
+    max_deliveries it is dead. SIGTERM ends the worker with exit code 0, and SIGHUP imports the
+    function anew.
 
     Args:
         function: The function to call with each message, as module:function. It may be async.
@@ -241,6 +244,8 @@ def worker(
             as many as are worked on at once.
         timeout: How long the function may take for a message; then its process is killed, or its
             coroutine is cancelled, and the message has failed. Default: as long as it takes.
+        max_messages: Replace a process when it was given so many messages.
+        max_memory: Replace a process when it has more bytes of memory than this after a message.
         grace: How long running functions may go on after SIGTERM or Ctrl-C. Then they are killed,
             and their messages are given back.
         visibility_timeout: The length of a lease. It is renewed while the function runs. Default:
@@ -265,6 +270,8 @@ def worker(
         function=check_name(function),
         processes=processes,
         side_by_side=coroutines,
+        max_messages=max_messages or inf,
+        max_memory_bytes=max_memory or inf,
         timeout_s=inf if timeout is None else timeout,
         crew=CrewSettings(
             prefetch=prefetch or 2 * processes * coroutines,

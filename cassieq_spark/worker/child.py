@@ -11,6 +11,7 @@ import inspect
 import os
 import pickle
 import re
+import resource
 import signal
 import socket
 import struct
@@ -19,9 +20,10 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from importlib import import_module
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -97,12 +99,14 @@ class Answer:
         refused: Why the function cannot be used; None: it can be called.
         failure: What it has raised; None: it has returned.
         exit_code: Of a process that has ended instead; of a signal the negative number.
+        memory_bytes: The memory that the process has after the call.
     """
 
     number: int
     refused: str | None = None
     failure: Failure | None = None
     exit_code: int | None = None
+    memory_bytes: int = field(default=0, compare=False)
 
 
 class _Parent:
@@ -148,7 +152,7 @@ def main(name: str, descriptor: int, concurrency: int) -> None:
     """
     # A service manager signals all processes of a service: the parent decides when this one ends.
     # A handler that does nothing is not inherited by programs that the function starts; SIG_IGN is.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     parent = _Parent(descriptor)
     try:
@@ -177,7 +181,7 @@ def _one_by_one(function: Callable[[Any], Any], parent: _Parent, runner: asyncio
                 runner.run(_awaited(returned))
         except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
             failure = _failed(message, error)
-        parent.send(Answer(number=number, failure=failure))
+        parent.send(Answer(number=number, failure=failure, memory_bytes=_memory_bytes()))
 
 
 async def _side_by_side(function: Callable[[Any], Any], parent: _Parent) -> None:
@@ -192,7 +196,7 @@ async def _side_by_side(function: Callable[[Any], Any], parent: _Parent) -> None
         except BaseException as error:  # noqa: BLE001 - as above, and a cancel by the parent
             failure = _failed(message, error)
         del running[number]
-        parent.send(Answer(number=number, failure=failure))
+        parent.send(Answer(number=number, failure=failure, memory_bytes=_memory_bytes()))
 
     parent.listen(lambda call: loop.call_soon_threadsafe(calls.put_nowait, call))
     while (call := await calls.get()) is not None:
@@ -201,6 +205,15 @@ async def _side_by_side(function: Callable[[Any], Any], parent: _Parent) -> None
             running[number] = loop.create_task(work(number, message))
         elif number in running:
             running[number].cancel()
+
+
+def _memory_bytes() -> int:
+    """Return the memory that this process has; where there is no /proc, the most that it had."""
+    with suppress(OSError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * resource.getpagesize()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1_024
 
 
 def _failed(message: Delivery, error: BaseException) -> Failure:

@@ -36,6 +36,7 @@ class Process:
 
     Attributes:
         calls: The number of messages that it was given.
+        memory_bytes: The memory that it had after the last one.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Process:
         self._child, self._reader, self._writer = child, reader, writer
         self._answers: dict[int, asyncio.Future[Answer]] = {}
         self.found = self._expected(FOUND)
-        self.calls = 0
+        self.calls = self.memory_bytes = 0
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
 
     @classmethod
@@ -137,6 +138,7 @@ class Process:
             while True:
                 (size,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 answer: Answer = pickle.loads(await self._reader.readexactly(size))  # noqa: S301 - our own child
+                self.memory_bytes = answer.memory_bytes
                 self._answers.pop(answer.number).set_result(answer)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_S):

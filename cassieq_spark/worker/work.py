@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class WorkSettings:
         processes: The number of processes.
         side_by_side: How many messages a process works on at once, as coroutines; 1: one after the
             other.
+        max_messages: Replace a process that was given so many messages.
+        max_memory_bytes: Replace a process that has more memory after a message.
         timeout_s: How long the function may run for one message; then it is stopped, and has
             failed.
     """
@@ -49,6 +52,8 @@ class WorkSettings:
     function: str
     processes: int
     side_by_side: int = 1
+    max_messages: float = inf
+    max_memory_bytes: float = inf
     timeout_s: float = inf
     crew: CrewSettings
 
@@ -58,6 +63,7 @@ class _Pool:
 
     Attributes:
         is_ready: Whether a process has found the function.
+        releases: How often the function was to be imported anew.
     """
 
     def __init__(self, queue: str, settings: WorkSettings) -> None:
@@ -65,8 +71,9 @@ class _Pool:
         self.settings = settings
         self.clock = SystemClock()
         self.is_ready = False
+        self.releases = 0
         self._seats = [_Seat(self) for _ in range(settings.processes)]
-        self._ending: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self.hands = [_Place(seat) for seat in self._seats for _ in range(settings.side_by_side)]
 
     def refuse(self, why: str) -> None:
@@ -84,23 +91,35 @@ class _Pool:
         """Tell why another process is needed."""
         event(_logger, "worker_process_failed", queue=self.queue, error=error)
 
-    def begin(self, end: Coroutine[Any, Any, None]) -> None:
-        """Let a process end beside all else."""
-        task = asyncio.create_task(end)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Let a process end, or another one begin, beside all else."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        return task
+
+    def reload(self) -> None:
+        """Replace all processes, so that the function's module is imported anew."""
+        self.releases += 1
+        event(_logger, "worker_reloads", queue=self.queue, function=self.settings.function)
 
     async def close(self, *, at_once: bool) -> None:
         """Return when all processes are gone."""
         for seat in self._seats:
+            seat.stop()
             if (process := seat.process) is not None:
                 self.begin(process.kill() if at_once else process.end())
-        while self._ending:
-            await asyncio.wait(self._ending)
+        while self._beside:
+            await asyncio.wait(self._beside)
 
 
 class _Seat:
-    """One process, which is replaced when it dies."""
+    """One process, which is replaced when it dies or is worn.
+
+    In the place of a worn one, another process begins beside it, and takes over when it can be
+    used. The worn one ends when its functions have returned. If the other cannot be used, as after
+    a broken release, the worn one goes on, and it is tried again later.
+    """
 
     def __init__(self, pool: _Pool) -> None:
         self.pool = pool
@@ -108,23 +127,51 @@ class _Seat:
         self._lock = asyncio.Lock()
         self._attempt = 0
         self._again_at = -inf
+        self._release = 0
+        self._renewal: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Begin no other process any more."""
+        if self._renewal is not None:
+            self._renewal.cancel()
 
     async def ready(self) -> bool:
         """Return whether there is a process that can be used; begin one if there is none."""
-        async with self._lock:
-            if self.process is not None and not self.process.is_alive:
-                self.pool.tell_of_process("it ended while it was idle")
-                self.process = None
-            if self.process is None:
-                await self._renew()
+        if self.process is not None and not self.process.is_alive:
+            self.pool.tell_of_process("it ended while it was idle")
+            self.process = None
+        if self.process is None:
+            async with self._lock:
+                if self.process is None:
+                    await self._renew()
+        elif self._is_worn(self.process) and (self._renewal is None or self._renewal.done()):
+            self._renewal = self.pool.begin(self._renew_beside())
         return self.process is not None
+
+    def leave(self, process: Process) -> None:
+        """Note that a call of a process is over: it ends if another one has its place."""
+        if process is not self.process and process.is_alive and process.is_idle:
+            self.pool.begin(process.end())
+
+    def _is_worn(self, process: Process) -> bool:
+        settings = self.pool.settings
+        return (
+            self._release < self.pool.releases
+            or process.calls >= settings.max_messages
+            or process.memory_bytes > settings.max_memory_bytes
+        )
+
+    async def _renew_beside(self) -> None:
+        async with self._lock:
+            if self.process is not None and self._is_worn(self.process):
+                await self._renew()
 
     async def _renew(self) -> None:
         pool, name = self.pool, self.pool.settings.function
         left_s = self._again_at - pool.clock.monotonic()
-        if self.process is None and left_s > 0:
+        if left_s > 0:
             await pool.clock.sleep(left_s)
-        fresh = None
+        fresh, release = None, pool.releases
         try:
             fresh = await Process.start(name, pool.settings.side_by_side)
             found = (await asyncio.wait({fresh.found}))[0].pop().result()
@@ -145,9 +192,11 @@ class _Seat:
             self._again_at = pool.clock.monotonic() + pause_s
             pool.refuse(str(why))
         else:
-            self.process = fresh
+            worn, self.process, self._release = self.process, fresh, release
             self._attempt = 0
             pool.is_ready = True
+            if worn is not None:
+                self.leave(worn)
 
 
 class _Place:
@@ -188,6 +237,8 @@ class _Place:
             self._forget(process)
             await process.kill()
             raise
+        finally:
+            self._seat.leave(process)
         found = answer.result()
         if found.exit_code is not None:
             self._forget(process)
@@ -229,7 +280,7 @@ async def _worked(
         pool = _Pool(queue, settings)
         crew = Crew(await own.queue(queue), pool.hands, settings.crew, on_start=on_start)
         task = asyncio.create_task(crew.run())
-        with _signals(task) as signals:
+        with _signals(task, pool.reload) as signals:
             try:
                 await asyncio.wait({task})
             finally:
@@ -240,8 +291,11 @@ async def _worked(
 
 
 @contextmanager
-def _signals(task: asyncio.Task[None]) -> Iterator[list[int]]:
-    """Cancel the work by SIGINT and SIGTERM; a second one does it again. Yield those that came."""
+def _signals(task: asyncio.Task[None], reload: Callable[[], object]) -> Iterator[list[int]]:
+    """Cancel the work by SIGINT and SIGTERM; a second one does it again. Yield those that came.
+
+    SIGHUP reloads, but not on a terminal: there it says that the terminal has gone.
+    """
     loop, came, numbers = asyncio.get_running_loop(), list[int](), (signal.SIGINT, signal.SIGTERM)
 
     def note(number: int) -> None:
@@ -256,7 +310,10 @@ def _signals(task: asyncio.Task[None]) -> Iterator[list[int]]:
 
     for number in numbers:
         loop.add_signal_handler(number, note, number)
+    if sys.stdin is None or not sys.stdin.isatty():
+        loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield came
     finally:
         remove()
+        loop.remove_signal_handler(signal.SIGHUP)

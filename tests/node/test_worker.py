@@ -448,6 +448,84 @@ def test_sigterm_for_all_processes_at_once_drains_as_well(
     assert (0, 0, 0, 0) == lie(queue)
 
 
+def pids(workers: Workers, what: str | None = None) -> set[int]:
+    return {pid for pid, _, _ in workers.said(what)}
+
+
+@pytest.mark.parametrize("limit", [("--max-messages", "3"), ("--max-memory", "4096")])
+def test_a_worn_process_is_replaced_and_no_message_notices(
+    workers: Workers, queue: cassieq.Queue, limit: tuple[str, str]
+) -> None:
+    process = workers.start("note", "--concurrency", "1", *limit)
+    bodies: list[str] = []
+
+    def is_third() -> bool:
+        if len(workers.said()) == len(bodies):
+            bodies.append(f"m{len(bodies)}")
+            queue.put(bodies[-1].encode())
+        return len(pids(workers)) >= 3
+
+    has(is_third, "the third process to work")
+    has(lambda: lie(queue) == (0, 0, 0, 0), "all to be acked")
+    has(lambda: len(psutil.Process(process.pid).children()) <= 2, "the worn ones to end")
+
+    assert Counter(bodies) == Counter(body for _, body, _ in workers.said())
+    assert {1} == {count for _, _, count in workers.said()}
+    ended = workers.stop(process)
+    assert (0, 0) == (ended.code, ended.err.count("worker_process_failed")), ended.err
+
+
+def test_sighup_imports_the_function_anew_and_a_broken_release_leaves_the_old_one_at_work(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    def release(what: str) -> None:
+        workers.write("released.py", f"import work\ndef f(message): work.say({what!r}, message)\n")
+
+    def works(what: str) -> None:
+        def is_seen() -> bool:
+            queue.put(b"m")
+            return len(workers.said(what)) > before
+
+        before = len(workers.said(what))
+        has(is_seen, f"a message by {what}")
+
+    release("one")
+    process = workers.start("released:f", "--concurrency", "1")
+    works("one")
+    workers.write("released.py", "1 / 0")
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    lines = iter(process.stderr.readline, b"")
+    assert any(b"worker_process_failed" in line and b"division by zero" in line for line in lines)
+    works("one")
+    release("two")
+    works("two")  # without a further signal
+    process.send_signal(signal.SIGHUP)
+
+    has(lambda: lie(queue) == (0, 0, 0, 0), "all to be acked")
+    ended = workers.stop(process)
+    assert 0 == ended.code, ended.err
+    assert {1} == {count for _, _, count in workers.said()}
+
+
+def test_a_function_that_runs_ends_before_its_process_is_replaced(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put(b"m0")
+    process = workers.start("wait_for_go", "--concurrency", "1")
+    has(lambda: len(workers.said("began")) == 1, "the function to begin")
+    process.send_signal(signal.SIGHUP)
+    workers.write("go")
+    has(lambda: len(workers.said("ended")) == 1, "the function to end")
+    (first,) = pids(workers)
+    queue.put(b"m1")
+    has(lambda: len(workers.said("ended")) == 2, "the next one")
+    has(lambda: not psutil.pid_exists(first), "the first process to end")
+
+    assert 0 == workers.stop(process).code
+    assert (0, 0, 0, 0) == lie(queue)
+
+
 def test_when_the_worker_is_killed_its_processes_end_and_its_messages_come_again(
     workers: Workers, queue: cassieq.Queue
 ) -> None:
