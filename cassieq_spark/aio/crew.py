@@ -162,6 +162,15 @@ class Crew:
             if ended:  # the client closes
                 return
 
+    @property
+    def problem(self) -> str | None:
+        """Why no message is worked on or waited for; None: all is well."""
+        if self._stopping.is_set():
+            return "the worker stops"
+        if not self._ready.is_set():
+            return "no process has found the function yet"
+        return None if self.answered else "Cassandra has not answered the last get"
+
     def is_idle(self) -> bool:
         """Whether the crew was idle for too long.
 

@@ -23,7 +23,8 @@ from cassieq_spark.cli.queue import QueueName
 from cassieq_spark.cli.shell import Interrupt, extra
 from cassieq_spark.client import Client
 from cassieq_spark.clock import Clock, SystemClock
-from cassieq_spark.errors import CassieqError, ServerMissing
+from cassieq_spark.errors import CassieqError, OptionInvalid, ServerMissing
+from cassieq_spark.exporter.listen import listening, metrics
 from cassieq_spark.exporter.scan import SCANS_EVERY_S, Scanner
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
@@ -71,9 +72,10 @@ def exporter(
     logs.start()
     with extra("prometheus", "`cassieq exporter` needs", ServerMissing):
         from cassieq_spark.exporter.collector import registry_of  # noqa: PLC0415 - needs an extra
-        from cassieq_spark.exporter.listen import listening  # noqa: PLC0415 - as above
-    scanner, clock = Scanner(scan_interval), SystemClock()
-    listens = listening(registry_of(scanner), host, port, host_name or ())
+
+        scanner, clock = Scanner(scan_interval), SystemClock()
+        make = metrics(registry_of(scanner))
+    listens = listening(make, host, port, host_name or ())
     with Interrupt() as interrupt, listens as address:
         logs.note(f"Metrics are at {address}")
         client = _connected(connection, interrupt, clock)
@@ -202,6 +204,13 @@ def serve(
     )
 
 
+def _address(name: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isdecimal() and int(port) <= 65_535):  # noqa: PLR2004 - of TCP
+        raise OptionInvalid(f"{name} is {text!r}, allowed: HOST:PORT, such as 0.0.0.0:8081")
+    return host.strip("[]"), int(port)
+
+
 MOST_PROCESSES = 512
 MOST_COROUTINES = 10_000
 
@@ -223,6 +232,7 @@ def worker(
     grace: Annotated[float, Seconds()] = 30.0,
     visibility_timeout: Time = None,
     idle_timeout: Time = None,
+    health: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
     min_priority: MinPriority = 0,
     backoff: Annotated[float, Seconds()] = DEFAULT_BACKOFF.base_s,
     backoff_max: Annotated[float, Seconds()] = DEFAULT_BACKOFF.most_s,
@@ -251,6 +261,7 @@ def worker(
         visibility_timeout: The length of a lease. It is renewed while the function runs. Default:
             the queue's timeout.
         idle_timeout: End when no message came for this long.
+        health: Answer the probes of Kubernetes here, at /healthz and /readyz. Port 0: any free one.
 
     Retries:
         backoff: The longest delay after the first failure of a message. It doubles with each
@@ -273,6 +284,7 @@ def worker(
         max_messages=max_messages or inf,
         max_memory_bytes=max_memory or inf,
         timeout_s=inf if timeout is None else timeout,
+        health=None if health is None else _address("--health", health),
         crew=CrewSettings(
             prefetch=prefetch or 2 * processes * coroutines,
             visibility_s=visibility_timeout,
@@ -300,4 +312,5 @@ def worker(
             queue,
             settings,
             on_start=lambda: logs.note(f"Calling {function} with {how}"),
+            on_health=lambda address: logs.note(f"Health is at {address}"),
         )

@@ -1,4 +1,4 @@
-"""Serve a registry at ``/metrics`` on a port of its own, in a few threads."""
+"""Serve metrics, or a worker's health, on a port of their own, in a few threads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import socket
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.errors import OptionInvalid
 from cassieq_spark.model.hosts import is_known, known_hosts
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+    from prometheus_client import CollectorRegistry
 
 CONNECTIONS: Final = 8
 """Connections at once, each with a thread. Prometheus and a person need two."""
@@ -43,7 +46,7 @@ class MetricsServer(WSGIServer):
     daemon_threads = True
 
     def __init__(
-        self, registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+        self, make: WSGIApplication, host: str, port: int, host_names: Collection[str]
     ) -> None:
         self._names = known_hosts(host, host_names)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -52,7 +55,7 @@ class MetricsServer(WSGIServer):
         self._making: set[socket.socket] = set()
         self._mine = threading.local()
         self._changed = threading.Condition()
-        self._make = make_wsgi_app(registry)
+        self._make = make
         super().__init__((host, port), _Handler)
         self.set_app(self._answered)
 
@@ -119,29 +122,48 @@ def _end(request: socket.socket) -> None:
 
 @contextmanager
 def listening(
-    registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+    make: WSGIApplication,
+    host: str,
+    port: int,
+    host_names: Collection[str],
+    *,
+    what: str = "metrics",
 ) -> Iterator[str]:
     """Serve while the block runs; yields the address.
 
     Args:
+        make: Makes the answers; see `metrics`.
         port: 0: any free one.
         host_names: Names by which Prometheus asks, besides addresses and localhost.
+        what: The path of the address.
 
     Raises:
         OptionInvalid: Nobody can listen there, or a name is not a host name.
     """
-    server, thread = start(registry, host, port, host_names)
+    server, thread = start(make, host, port, host_names, what=what)
     shown = f"[{host}]" if ":" in host else host
     try:
-        yield f"http://{shown}:{server.server_port}/metrics"
+        yield f"http://{shown}:{server.server_port}/{what}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
+def metrics(registry: CollectorRegistry) -> WSGIApplication:
+    """Return what answers with the metrics of a registry. It needs package prometheus_client."""
+    from prometheus_client import make_wsgi_app  # noqa: PLC0415 - health goes without it
+
+    return make_wsgi_app(registry)
+
+
 def start(
-    registry: CollectorRegistry, host: str, port: int, host_names: Collection[str]
+    make: WSGIApplication,
+    host: str,
+    port: int,
+    host_names: Collection[str],
+    *,
+    what: str = "metrics",
 ) -> tuple[MetricsServer, Any]:
     """Serve from now on, in a thread, until the server is told to end.
 
@@ -149,9 +171,9 @@ def start(
         OptionInvalid: Nobody can listen there, or a name is not a host name.
     """
     try:
-        server = MetricsServer(registry, host, port, host_names)
+        server = MetricsServer(make, host, port, host_names)
     except OSError as error:
-        raise cannot_listen("metrics", host, port, error) from error
+        raise cannot_listen(what, host, port, error) from error
     thread = threading.Thread(target=server.serve_forever, name="cassieq-metrics", daemon=True)
     thread.start()
     return server, thread

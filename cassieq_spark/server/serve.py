@@ -19,7 +19,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from cassieq_spark.accounts.keys import MasterKey
 from cassieq_spark.client import Client
-from cassieq_spark.exporter.listen import cannot_listen, listening
+from cassieq_spark.exporter.listen import cannot_listen, listening, metrics
 from cassieq_spark.server.app import Gateway
 from cassieq_spark.server.connection import Connection
 from cassieq_spark.server.entrance import TURN_BYTES, Arrival, Entrance, reserve_files
@@ -152,7 +152,8 @@ def serve(
     with ExitStack() as stack:
         if settings.metrics_port is not None:
             at = settings.metrics_host, settings.metrics_port
-            on_metrics(stack.enter_context(listening(gateway.registry, *at, settings.host_names)))
+            make = metrics(gateway.registry)
+            on_metrics(stack.enter_context(listening(make, *at, settings.host_names)))
         server = GatewayServer(gateway, on_start=on_start)
         sockets = [stack.enter_context(one) for one in _bound(settings.host, settings.port)]
         make_ahead()

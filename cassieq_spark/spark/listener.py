@@ -145,9 +145,9 @@ class CassieqListener(StreamingQueryListener):
             OptionInvalid: A name is not a host name.
         """
         registry = self._registry()
-        from cassieq_spark.exporter.listen import start  # noqa: PLC0415 - as above
+        from cassieq_spark.exporter.listen import metrics, start  # noqa: PLC0415 - as above
 
-        server, _ = start(registry, address, port, host_names)
+        server, _ = start(metrics(registry), address, port, host_names)
         return int(server.server_port)
 
     def collect(self) -> Iterable[Any]:

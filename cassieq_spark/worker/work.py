@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -21,9 +21,11 @@ from cassieq_spark.client import Client
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import system
 from cassieq_spark.errors import FunctionInvalid
+from cassieq_spark.exporter.listen import listening
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.queue.handling import Failure
 from cassieq_spark.queue.message import Delivery
+from cassieq_spark.worker.health import probes
 from cassieq_spark.worker.process import Process
 
 RESTART_S: Final = 1.0
@@ -47,6 +49,7 @@ class WorkSettings:
         max_memory_bytes: Replace a process that has more memory after a message.
         timeout_s: How long the function may run for one message; then it is stopped, and has
             failed.
+        health: The host and port at which probes are answered; None: nowhere.
     """
 
     function: str
@@ -55,6 +58,7 @@ class WorkSettings:
     max_messages: float = inf
     max_memory_bytes: float = inf
     timeout_s: float = inf
+    health: tuple[str, int] | None = None
     crew: CrewSettings
 
 
@@ -251,7 +255,12 @@ class _Place:
 
 
 def work(
-    client: Client, queue: str, settings: WorkSettings, *, on_start: Callable[[], None]
+    client: Client,
+    queue: str,
+    settings: WorkSettings,
+    *,
+    on_start: Callable[[], None],
+    on_health: Callable[[str], None],
 ) -> None:
     """Work on the messages of a queue until SIGTERM or Ctrl-C, or until none came for ``idle_s``.
 
@@ -260,25 +269,36 @@ def work(
 
     Args:
         on_start: Called once, when the first process has found the function.
+        on_health: Called with the address at which probes are answered.
 
     Raises:
         FunctionInvalid: The function cannot be used; nothing was claimed.
+        OptionInvalid: Nobody can listen at the address of ``health``.
         QueueNotFound, QueueDeleted: The queue is not there, or no longer.
         StoreError: At the end: acks could not be stored, so their messages come again.
         KeyboardInterrupt: A second signal came; it has the signal's number.
     """
-    insisted = asyncio.run(_worked(client, queue, settings, on_start))
+    insisted = asyncio.run(_worked(client, queue, settings, on_start, on_health))
     if insisted is not None:
         raise KeyboardInterrupt(insisted)
 
 
 async def _worked(
-    client: Client, queue: str, settings: WorkSettings, on_start: Callable[[], None]
+    client: Client,
+    queue: str,
+    settings: WorkSettings,
+    on_start: Callable[[], None],
+    on_health: Callable[[str], None],
 ) -> int | None:
     """Work, and return the number of the second signal, if one came."""
-    async with for_tasks(client) as own:
+    async with AsyncExitStack() as stack:
+        own = await stack.enter_async_context(for_tasks(client))
         pool = _Pool(queue, settings)
         crew = Crew(await own.queue(queue), pool.hands, settings.crew, on_start=on_start)
+        if settings.health is not None:
+            session = client.store.session
+            make = probes(asyncio.get_running_loop(), lambda: crew.problem, lambda: session.refusal)
+            on_health(stack.enter_context(listening(make, *settings.health, (), what="readyz")))
         task = asyncio.create_task(crew.run())
         with _signals(task, pool.reload) as signals:
             try:

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import httpx
 import psutil
 import pytest
 
@@ -524,6 +525,40 @@ def test_a_function_that_runs_ends_before_its_process_is_replaced(
 
     assert 0 == workers.stop(process).code
     assert (0, 0, 0, 0) == lie(queue)
+
+
+def test_probes_are_answered_from_the_first_process_to_the_end(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    def probe(path: str) -> tuple[int, str]:
+        found = httpx.get(url.replace("/readyz", path))
+        return found.status_code, found.text
+
+    workers.write("slow.py", "from work import wait_for, wait_for_go\nwait_for('import')\n")
+    arguments = ("--concurrency", "1", "--health", "127.0.0.1:0")
+    process = workers.start("slow:wait_for_go", *arguments)
+    assert process.stderr is not None
+    url = ""
+    while not url.startswith("http"):
+        url = process.stderr.readline().decode().rpartition(" Health is at ")[2].strip()
+
+    assert (503, "not ready: no process has found the function yet\n") == probe("/readyz")
+    assert (200, "ok\n") == probe("/healthz")
+    workers.write("import")
+    has(lambda: probe("/readyz") == (200, "ok\n"), "the worker to be ready")
+    queue.put(b"m")
+    has(lambda: len(workers.said("began")) == 1, "the function to begin")
+    process.send_signal(signal.SIGTERM)
+    has(lambda: probe("/readyz") == (503, "not ready: the worker stops\n"), "the stop")
+    assert (200, "ok\n") == probe("/healthz")
+    workers.write("go")
+    assert 0 == end(process).code
+
+
+@pytest.mark.parametrize("wrong", ["8081", ":8081", "localhost:http", "localhost:70000"])
+def test_an_address_for_probes_that_is_none_is_refused(workers: Workers, wrong: str) -> None:
+    ended = workers.run("note", "--health", wrong)
+    assert (2, True) == (ended.code, f"--health is '{wrong}', allowed: HOST:PORT" in ended.err)
 
 
 def test_when_the_worker_is_killed_its_processes_end_and_its_messages_come_again(

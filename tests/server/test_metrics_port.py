@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from cassieq_spark.exporter.listen import CONNECTIONS, listening
+from cassieq_spark.exporter.listen import CONNECTIONS, listening, metrics
 from cassieq_spark.testing import wait_until
 from tests.fixtures.small_gateway import LARGE, until_closed
 
@@ -46,7 +46,7 @@ def slow() -> Slow:
 def port(slow: Slow) -> Iterator[int]:
     registry = CollectorRegistry()
     registry.register(slow)
-    with listening(registry, "127.0.0.1", 0, ["Queues.example.com"]) as url:
+    with listening(metrics(registry), "127.0.0.1", 0, ["Queues.example.com"]) as url:
         yield urlsplit(url).port or 0
         slow.go_on.set()
 

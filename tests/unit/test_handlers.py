@@ -63,6 +63,7 @@ REASONS: Final = {
     "store/translate.py:translate": DRIVER,
     "testing/simulated/transport.py:_coordinate": "only a simulated node is at work below it",
     "worker/child.py:_receive": LOCAL,
+    "worker/health.py:answer": EVENT,
     "worker/process.py:_listen": LOCAL,
     "worker/process.py:_send": LOCAL,
     "worker/process.py:end": LOCAL,
