@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
@@ -293,3 +294,46 @@ class _Deferring:
 
 
 deferred: Final = _Deferring()
+
+
+class Timed(logging.Formatter):
+    """Format a record as a line that begins with its time in UTC, level and logger."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+class JsonLines(Timed):
+    """Format a record as JSON: time, level, logger, message; for events, name and fields.
+
+    In a worker's processes also the id of the message that is worked on.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as one line."""
+        found: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in ("event", "fields"):
+            if hasattr(record, name):
+                found[name] = getattr(record, name)
+        message_id = getattr(record, "message_id", None)
+        if message_id is not None:
+            found["message_id"] = message_id
+        if record.exc_text:
+            found["traceback"] = record.exc_text
+        elif record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False, default=str)
+
+
+def formatter(*, is_json: bool) -> logging.Formatter:
+    """Return what makes lines of commands' logs."""
+    return JsonLines() if is_json else Timed()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -15,6 +13,7 @@ import typer
 from cassieq_spark.cli.flags import Flags, flag_name
 from cassieq_spark.cli.shell import in_shell, print_note
 from cassieq_spark.clock import Clock, SystemClock
+from cassieq_spark.log import formatter
 from cassieq_spark.store.retries import OUTAGE
 
 OVER_AFTER_S: Final = 30.0
@@ -81,36 +80,6 @@ class Form(StrEnum):
     JSON = "json"
 
 
-class Timed(logging.Formatter):
-    """Format a record as a line that begins with its time in UTC, level and logger."""
-
-    converter = staticmethod(time.gmtime)
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
-class JsonLines(Timed):
-    """Format a record as JSON: time, level, logger, message; for events, name and fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """A record as one line."""
-        found: dict[str, object] = {
-            "time": self.formatTime(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        for name in ("event", "fields"):
-            if hasattr(record, name):
-                found[name] = getattr(record, name)
-        if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(found, ensure_ascii=False, default=str)
-
-
 def _option(name: str, text: str) -> Any:
     return typer.Option(
         flag_name(name),
@@ -154,7 +123,7 @@ class Logs:
         self.note(in_shell(text), logging.WARNING)
 
     def _formatter(self) -> logging.Formatter:
-        return JsonLines() if self.form is Form.JSON else Timed()
+        return formatter(is_json=self.form is Form.JSON)
 
 
 Logged = Annotated[Logs, Flags.of(Logs)]

@@ -284,6 +284,7 @@ def worker(
         max_messages=max_messages or inf,
         max_memory_bytes=max_memory or inf,
         timeout_s=inf if timeout is None else timeout,
+        logs=(logs.level.upper(), logs.form.value),
         health=None if health is None else _address("--health", health),
         crew=CrewSettings(
             prefetch=prefetch or 2 * processes * coroutines,

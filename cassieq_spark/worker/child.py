@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import pickle
 import re
@@ -20,6 +21,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib import import_module
@@ -27,9 +29,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from cassieq_spark.clock import SystemClock
+from cassieq_spark import log
 from cassieq_spark.errors import FunctionInvalid
-from cassieq_spark.model.moments import show_time, time_of
 from cassieq_spark.queue.handling import Failure, words_of
 from cassieq_spark.queue.message import Delivery
 from cassieq_spark.worker.routes import awaits, check_function
@@ -144,12 +145,15 @@ class _Parent:
         os.killpg(0, signal.SIGKILL)
 
 
-def main(name: str, descriptor: int, concurrency: int) -> None:
+def main(name: str, descriptor: int, concurrency: int, level: str, form: str) -> None:
     """Serve until the other end says that it is over, or is gone.
 
     Args:
         concurrency: The number of messages to work on at once; 1: one after the other.
+        level: The lowest level to log.
+        form: The form of the log; "json": lines of JSON.
     """
+    _lines.begin(is_json=form == "json")
     # A service manager signals all processes of a service: the parent decides when this one ends.
     # A handler that does nothing is not inherited by programs that the function starts; SIG_IGN is.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -162,6 +166,7 @@ def main(name: str, descriptor: int, concurrency: int) -> None:
             _print("the module cannot be imported", error.__cause__)
         parent.send(Answer(number=0, refused=error.message))
         return
+    _lines.write(level)
     with asyncio.Runner() as runner:
         if concurrency > 1:
             runner.run(_side_by_side(function, parent))
@@ -175,10 +180,11 @@ def _one_by_one(function: Callable[[Any], Any], parent: _Parent, runner: asyncio
     while (call := calls.get()) is not None:
         number, message = call
         failure = None
+        _working_on.set(message.message_id)
         try:
             returned = function(message)
             if inspect.isawaitable(returned):
-                runner.run(_awaited(returned))
+                runner.run(_awaited(returned), context=copy_context())
         except BaseException as error:  # noqa: BLE001 - SystemExit, too: one message ends no process
             failure = _failed(message, error)
         parent.send(Answer(number=number, failure=failure, memory_bytes=_memory_bytes()))
@@ -191,6 +197,7 @@ async def _side_by_side(function: Callable[[Any], Any], parent: _Parent) -> None
 
     async def work(number: int, message: Delivery) -> None:
         failure = None
+        _working_on.set(message.message_id)
         try:
             await function(message)
         except BaseException as error:  # noqa: BLE001 - as above, and a cancel by the parent
@@ -225,14 +232,57 @@ def _failed(message: Delivery, error: BaseException) -> Failure:
 
 def _print(what: str, error: BaseException) -> None:
     """Print when and why it failed, in one write: other processes print to the same log."""
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error)).rstrip()
     if (left_out := len(trace) - 2 * MOST_TRACE) > 0:
         cut = f"\n... {left_out:,} characters are left out ...\n"
         trace = f"{trace[:MOST_TRACE]}{cut}{trace[-MOST_TRACE:]}"
-    moment = show_time(time_of(SystemClock().now_us()))
+    known = {"name": _LOGGER, "levelno": logging.WARNING, "levelname": "WARNING"}
+    more = {"exc_text": trace, "message_id": _working_on.get()}
+    record = logging.makeLogRecord({**known, **more, "msg": what})
     with suppress(OSError):  # a log that is full or closed ends no process
-        sys.stderr.write(f"{moment} {what}: {trace}")
+        sys.stderr.write(f"{_lines.formatter.format(record)}\n")
         sys.stderr.flush()
+
+
+_LOGGER: Final = "cassieq_spark.worker"
+
+_working_on: Final[ContextVar[str | None]] = ContextVar("cassieq_message", default=None)
+"""The id of the message that the present code works on."""
+
+
+class _Lines:
+    """The form of this process's log, which is the worker's.
+
+    Records of the function have the message's id as ``message_id``. They are written in this form
+    if the function's module sets up no logging of its own.
+    """
+
+    def __init__(self) -> None:
+        self.formatter = log.formatter(is_json=False)
+
+    def begin(self, *, is_json: bool) -> None:
+        """Give each record of this process the id of its message."""
+        self.formatter = log.formatter(is_json=is_json)
+        make = logging.getLogRecordFactory()
+
+        def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = make(*args, **kwargs)
+            record.message_id = _working_on.get()
+            return record
+
+        logging.setLogRecordFactory(made)
+
+    def write(self, level: str) -> None:
+        """Write records, unless somebody else does."""
+        root = logging.getLogger()
+        if not root.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(self.formatter)
+            root.addHandler(handler)
+            root.setLevel(level)
+
+
+_lines: Final = _Lines()
 
 
 async def _awaited(returned: Any) -> None:

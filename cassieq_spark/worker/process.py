@@ -53,11 +53,12 @@ class Process:
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
 
     @classmethod
-    async def start(cls, function: str, concurrency: int) -> Self:
+    async def start(cls, function: str, concurrency: int, *logs: str) -> Self:
         """Start a process; ``found`` will say whether it can be used.
 
         Args:
             concurrency: The number of messages that it works on at once; 1: one after the other.
+            logs: The level and the form of its log.
 
         Raises:
             OSError: No process could be started.
@@ -69,7 +70,7 @@ class Process:
             try:
                 child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", MODULE, function, str(theirs.fileno())),
-                    str(concurrency),
+                    *(str(concurrency), *logs),
                     pass_fds=[theirs.fileno()],
                     stdin=asyncio.subprocess.DEVNULL,
                     process_group=0,

@@ -49,6 +49,7 @@ class WorkSettings:
         max_memory_bytes: Replace a process that has more memory after a message.
         timeout_s: How long the function may run for one message; then it is stopped, and has
             failed.
+        logs: The level and the form of the processes' logs.
         health: The host and port at which probes are answered; None: nowhere.
     """
 
@@ -58,6 +59,7 @@ class WorkSettings:
     max_messages: float = inf
     max_memory_bytes: float = inf
     timeout_s: float = inf
+    logs: tuple[str, str] = ("WARNING", "text")
     health: tuple[str, int] | None = None
     crew: CrewSettings
 
@@ -177,7 +179,7 @@ class _Seat:
             await pool.clock.sleep(left_s)
         fresh, release = None, pool.releases
         try:
-            fresh = await Process.start(name, pool.settings.side_by_side)
+            fresh = await Process.start(name, pool.settings.side_by_side, *pool.settings.logs)
             found = (await asyncio.wait({fresh.found}))[0].pop().result()
         except OSError as error:
             why: str | None = f"no process could be started for {name!r}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from cassieq_spark.worker.process import Process
 from tests.unit.test_annotations import DELIVERY
 
 MODULE = """
-import asyncio, os, threading
+import asyncio, logging, os, threading
 class Mute(Exception):
     def __str__(self):
         raise SystemExit(7)
@@ -35,6 +36,15 @@ def leave(message):
             os._exit(0)
     else:
         os._exit(7)
+
+def logs(message):
+    logging.getLogger("shop").info("sold %s", message.body.decode())
+    if message.body == b"bad":
+        raise ValueError("no")
+
+async def logs_later(message):
+    await asyncio.sleep(0.01)
+    logs(message)
 
 def call(message):
     if message.body == b"mute":
@@ -53,14 +63,16 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-async def started(name: str, log: Path | None = None, concurrency: int = 1) -> Process:
+async def started(
+    name: str, log: Path | None = None, concurrency: int = 1, form: str = "text"
+) -> Process:
     """A child whose standard error is the log: it inherits what this process has just then."""
     own = os.dup(2)
     if log is not None:
         with log.open("wb") as file:
             os.dup2(file.fileno(), 2)
     try:
-        return await Process.start(name, concurrency)
+        return await Process.start(name, concurrency, "INFO", form)
     finally:
         os.dup2(own, 2)
         os.close(own)
@@ -103,11 +115,59 @@ def test_the_log_of_a_failure_has_its_time_its_message_and_a_bounded_length(log:
     assert answer.failure is not None
     assert 500 == len(answer.failure.error)
     said = log.read_text(encoding="utf-8")
-    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
-    assert re.match(rf"{moment} message {given.message_id} failed: Traceback ", said)
+    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    begins = (
+        rf"{moment} WARNING cassieq_spark.worker: message {given.message_id} failed\nTraceback "
+    )
+    assert re.match(begins, said)
     assert "ValueError: xxx" in said
     assert "characters are left out ...\nxxx" in said
     assert len(said) < 17_000
+
+
+@pytest.mark.parametrize(
+    ("function", "concurrency"), [("logs", 1), ("logs_later", 1), ("logs_later", 2)]
+)
+def test_each_line_of_a_log_of_json_has_the_id_of_its_message(
+    log: Path, function: str, concurrency: int
+) -> None:
+    given = [message(b"one"), message(b"bad")]
+
+    async def ask() -> None:
+        process = await started(f"child_module:{function}", log, concurrency, "json")
+        for answer in [(await process.call(one))[1] for one in given]:
+            await answer
+        await process.end()
+
+    asyncio.run(ask())
+
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    ids = [one.message_id for one in given]
+    expected = [
+        ("INFO", "shop", "sold one", ids[0], False),
+        ("INFO", "shop", "sold bad", ids[1], False),
+        ("WARNING", "cassieq_spark.worker", f"message {ids[1]} failed", ids[1], True),
+    ]
+    names = ("level", "logger", "message", "message_id")
+    assert expected == [(*(line[name] for name in names), "traceback" in line) for line in lines]
+    assert lines[2]["traceback"].endswith("ValueError: no")
+
+
+def test_a_module_that_sets_up_logging_has_the_id_in_its_own_form(
+    log: Path, tmp_path: Path
+) -> None:
+    own = "logging.basicConfig(format='%(message_id)s|%(message)s', level=logging.INFO)"
+    (tmp_path / "child_own.py").write_text(f"{MODULE}\n{own}\n", encoding="utf-8")
+    given = message(b"one")
+
+    async def ask() -> None:
+        process = await started("child_own:logs", log)
+        await (await process.call(given))[1]
+        await process.end()
+
+    asyncio.run(ask())
+
+    assert f"{given.message_id}|sold one\n" == log.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
