@@ -111,9 +111,10 @@ class Crew:
             visibility_timeout=self._visibility_s,
             min_priority=settings.min_priority,
         )
-        self._ready, self._begun = asyncio.Event(), asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._over: asyncio.Future[None] = loop.create_future()
+        self._begun, self._stopping = asyncio.Event(), asyncio.Event()
         self._last_s = 0.0
         self._empty_s = -inf
         self.states = [State.BEGINS] * len(hands)
@@ -143,11 +144,8 @@ class Crew:
             await self._stop(tasks.keys())
 
     async def _until_over(self, tasks: Tasks) -> None:
-        ready = asyncio.create_task(self._ready.wait())
-        try:
-            await asyncio.wait({ready, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
+        either: list[asyncio.Future[Any]] = [self._ready, *tasks]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         _raise_first(tasks)
         self._on_start()
         await self._consumer.__aenter__()
@@ -167,7 +165,7 @@ class Crew:
         """Why no message is worked on or waited for; None: all is well."""
         if self._stopping.is_set():
             return "the worker stops"
-        if not self._ready.is_set():
+        if not self._ready.done():
             return "no process has found the function yet"
         return None if self.answered else "Cassandra has not answered the last get"
 
@@ -183,14 +181,14 @@ class Crew:
         return self._empty_s - self._last_s >= self._settings.idle_s
 
     async def _stop(self, tasks: Tasks) -> None:
-        timer = asyncio.get_running_loop().call_later(self._settings.grace_s, self._hurry)
+        timer = asyncio.get_running_loop().call_later(self._settings.grace_s, self.hurry)
         try:
             try:
                 await self._consumer.close()  # gives back what waits
             finally:
                 await asyncio.wait(tasks)
         except BaseException:
-            self._hurry()  # a second cancel: nobody wants to wait
+            self.hurry()  # a second cancel: nobody wants to wait
             await asyncio.wait(tasks)
             raise
         finally:
@@ -199,11 +197,10 @@ class Crew:
                 if not task.cancelled():
                     task.exception()  # that of the first one is raised
 
-    def _hurry(self) -> None:
+    def hurry(self) -> None:
         """Let no function go on."""
         self._stopping.set()
-        if not self._over.done():
-            self._over.set_result(None)
+        _set(self._over)
 
     async def _serve(self, at: int) -> None:
         """Let a hand work on one message after the other."""
@@ -212,7 +209,7 @@ class Crew:
             self.states[at] = State.BEGINS
             if not await hand.ready():
                 continue
-            self._ready.set()
+            _set(self._ready)
             await self._begun.wait()
             self.states[at] = State.WAITS
             message = await self._next()
@@ -251,7 +248,7 @@ class Crew:
                 try:
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 except asyncio.CancelledError:  # the program's loop ends
-                    self._hurry()
+                    self.hurry()
                 if self._over.done() and not task.done():
                     task.cancel()
                     await asyncio.wait({task})
@@ -281,6 +278,11 @@ class Crew:
         except CassieqError as error:
             known = about(self._queue.name, message)
             event(_logger, "worker_not_settled", **known, error=str(error))
+
+
+def _set(moment: asyncio.Future[None]) -> None:
+    if not moment.done():
+        moment.set_result(None)
 
 
 def _raise_first(tasks: Tasks) -> None:

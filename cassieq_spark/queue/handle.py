@@ -345,14 +345,9 @@ class Queue(OfOneProcess):
 
     def _processing(self, message: Delivery, backoff: Backoff) -> Processing:
         self._receipts(message)
-
-        async def keep() -> Kept:
-            return self._kept(message, self.settings.visibility_timeout_s)
-
-        async def settled(failure: Failure | None) -> None:
-            await self._worked_on(message, failure, backoff)
-
-        return Processing(keep, settled, about(self.name, message))
+        keep = partial(self._kept, message, self.settings.visibility_timeout_s)
+        settle = partial(self._worked_on, message, backoff=backoff)
+        return Processing(keep, settle, about(self.name, message))
 
     def _kept(self, message: Delivery, visibility_s: float) -> Kept:
         return Kept(self._lane, message, visibility_s)

@@ -116,20 +116,15 @@ class Processing:
 
     def __init__(
         self,
-        keep: Callable[[], Coroutine[Any, Any, Kept]],
+        keep: Callable[[], Kept],
         settle: Callable[[Failure | None], Coroutine[Any, Any, object]],
         known: dict[str, str],
     ) -> None:
         self._keep, self._settle, self._about = keep, settle, known
-        self._kept: list[Kept] = []
-
-    async def _begin(self) -> None:
-        self._kept.append(await self._keep())
 
     async def _end(self, error: BaseException | None) -> bool:
         """Settle the message. Return whether the error was only a wish about it."""
-        for kept in self._kept:
-            kept.let_go()
+        self._kept.let_go()
         if error is None:
             await self._settle(None)
             return False
@@ -144,7 +139,7 @@ class Processing:
 
     def __enter__(self) -> Self:
         """Keep the lease from now on."""
-        portal.run(self._begin())
+        self._kept = self._keep()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
@@ -153,7 +148,7 @@ class Processing:
 
     async def __aenter__(self) -> Self:
         """Keep the lease from now on."""
-        await portal.asked(self._begin())
+        self._kept = self._keep()
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:

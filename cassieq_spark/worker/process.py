@@ -94,8 +94,10 @@ class Process:
     async def call(self, message: Delivery) -> tuple[int, asyncio.Future[Answer]]:
         """Give it a message. Return the number of the call, and its answer to come."""
         self.calls += 1
-        answer = self._expected(self.calls)
         number = self.calls
+        answer = self._expected(number)
+        if self._tasks[0].done():  # nobody listens any more
+            self._end_calls()
         await self._send((number, message))
         return number, answer
 
@@ -145,12 +147,14 @@ class Process:
             async with asyncio.timeout(END_S):
                 await self._child.wait()
         self._kill()
-        exit_code = await self._child.wait()
-        for number, answer_to in self._answers.items():
-            if not answer_to.done():
-                answer_to.set_result(Answer(number=number, exit_code=exit_code))
-        self._answers.clear()
+        await self._child.wait()
+        self._end_calls()
         self._writer.close()
+
+    def _end_calls(self) -> None:
+        for number, answer in self._answers.items():
+            answer.set_result(Answer(number=number, exit_code=self._child.returncode))
+        self._answers.clear()
 
     async def _watch(self) -> None:
         """End the connection when the process has ended: what it has started may keep it open."""

@@ -223,7 +223,8 @@ class _Place:
     async def work(self, message: Delivery) -> Failure | None:
         """Let the process work on a message."""
         process, settings = self._seat.process, self._seat.pool.settings
-        assert process is not None  # noqa: S101 - `can_work`
+        if process is None:  # another message has just killed it, and no function has seen this one
+            return Failure(error="its process has ended", after_s=0.0, is_counted=False)
         began = self._seat.pool.clock.monotonic()
         number, answer = await process.call(message)
         try:
@@ -302,7 +303,7 @@ async def _worked(
             make = probes(asyncio.get_running_loop(), lambda: crew.problem, lambda: session.refusal)
             on_health(stack.enter_context(listening(make, *settings.health, (), what="readyz")))
         task = asyncio.create_task(crew.run())
-        with _signals(task, pool.reload) as signals:
+        with _signals(task, crew, pool) as signals:
             try:
                 await asyncio.wait({task})
             finally:
@@ -313,7 +314,7 @@ async def _worked(
 
 
 @contextmanager
-def _signals(task: asyncio.Task[None], reload: Callable[[], object]) -> Iterator[list[int]]:
+def _signals(task: asyncio.Task[None], crew: Crew, pool: _Pool) -> Iterator[list[int]]:
     """Cancel the work by SIGINT and SIGTERM; a second one does it again. Yield those that came.
 
     SIGHUP reloads, but not on a terminal: there it says that the terminal has gone.
@@ -324,6 +325,7 @@ def _signals(task: asyncio.Task[None], reload: Callable[[], object]) -> Iterator
         came.append(number)
         task.cancel()
         if len(came) > 1:
+            crew.hurry()  # both cancels may be one, if the signals came together
             remove()  # a third one is the system's
 
     def remove() -> None:
@@ -333,7 +335,7 @@ def _signals(task: asyncio.Task[None], reload: Callable[[], object]) -> Iterator
     for number in numbers:
         loop.add_signal_handler(number, note, number)
     if sys.stdin is None or not sys.stdin.isatty():
-        loop.add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(signal.SIGHUP, pool.reload)
     try:
         yield came
     finally:

@@ -629,6 +629,24 @@ def test_a_coroutine_that_blocks_its_loop_is_killed_with_its_process(
     assert (0, 0, 0, 1) == lie(queue)
 
 
+def test_a_process_that_is_killed_gives_all_its_messages_back_and_is_replaced(
+    workers: Workers, queue: cassieq.Queue
+) -> None:
+    queue.put_many([b"m0", b"m1", b"m2"])
+    process = workers.start("wait_for_go_later", "--async", "3", "--concurrency", "1")
+    has(lambda: len(workers.said("began")) == 3, "three coroutines to begin")
+    (first,) = pids(workers)
+    os.kill(first, signal.SIGKILL)
+    has(lambda: len(workers.said("began")) == 6, "three coroutines to begin again")
+    workers.write("go")
+    has(lambda: lie(queue) == (0, 0, 0, 0), "the acks")
+
+    ended = workers.stop(process)
+    assert (0, 3) == (ended.code, ended.err.count("the process ended with exit code -9"))
+    assert {2} == {count for _, _, count in workers.said("ended")}
+    assert 2 == len(pids(workers))
+
+
 def test_sigterm_lets_running_coroutines_end_and_gives_back_what_waits(
     workers: Workers, queue: cassieq.Queue
 ) -> None:
