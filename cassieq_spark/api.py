@@ -37,7 +37,6 @@ from cassieq_spark.options.schedules import ScheduleArguments as ScheduleArgumen
 from cassieq_spark.options.values import Secret as Secret
 from cassieq_spark.queue.consumer import Consumer as Consumer
 from cassieq_spark.queue.find import QueueInfo as QueueInfo
-from cassieq_spark.queue.handle import Held as Held
 from cassieq_spark.queue.handle import Queue as Queue
 from cassieq_spark.queue.handling import Reject as Reject
 from cassieq_spark.queue.handling import Retry as Retry
@@ -45,6 +44,7 @@ from cassieq_spark.queue.inspect.facts import Spot as Spot
 from cassieq_spark.queue.inspect.stats import QueueStats as QueueStats
 from cassieq_spark.queue.inspect.stats import ScheduledHour as ScheduledHour
 from cassieq_spark.queue.message import Delivery as Delivery
+from cassieq_spark.queue.message import Held as Held
 from cassieq_spark.queue.message import Message as Message
 from cassieq_spark.queue.put.results import PutResult as PutResult
 from cassieq_spark.queue.schedules.dispatch import Dispatched as Dispatched

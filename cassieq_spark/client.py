@@ -18,11 +18,12 @@ from cassieq_spark.options import (
 )
 from cassieq_spark.queue import admin
 from cassieq_spark.queue.find import QueueInfo, every_row, lane_of, lanes_of, open_lane
-from cassieq_spark.queue.handle import QUEUES, Queue, Work
+from cassieq_spark.queue.handle import Queue
 from cassieq_spark.queue.inspect.facts import Spot, browse
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Message
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.queue.waiting import QUEUES, Work
 from cassieq_spark.recent import Recent
 from cassieq_spark.repair.dry_run import heal_dry_run
 from cassieq_spark.repair.heal import heal

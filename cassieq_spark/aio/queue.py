@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from math import inf
+from typing import Any
 from weakref import WeakSet
 
 from cassieq_spark.aio.consumer import AsyncConsumer
@@ -142,10 +143,11 @@ class AsyncQueue(OfOneProcess):
     def process(
         self, message: Delivery, *, backoff: Backoff = DEFAULT_BACKOFF
     ) -> AbstractAsyncContextManager[object]:
-        return self._sync._processing(message, backoff)  # noqa: SLF001 - as above
+        made: Any = self._sync.process(message, backoff=backoff)  # a block of both kinds
+        return made  # type: ignore[no-any-return]  # as above
 
     def _kept(self, message: Delivery, visibility_s: float) -> Kept:
-        return self._sync._kept(message, visibility_s)  # noqa: SLF001 - as above
+        return Kept(self._sync._lane, message, visibility_s)  # noqa: SLF001 - as above
 
     def __repr__(self) -> str:
         """Show the queue's name."""

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from cassieq_spark import tracing
 from cassieq_spark.doors import blocking
-from cassieq_spark.entropy import Entropy
 from cassieq_spark.errors import CassieqError, QueueDeleted, ReceiptInvalid
 from cassieq_spark.model.backoff import DEFAULT_BACKOFF, Backoff
 from cassieq_spark.model.frozen import FrozenDict
@@ -26,42 +25,23 @@ from cassieq_spark.queue import admin, pause
 from cassieq_spark.queue.consumer import Consumer, ConsumerContext
 from cassieq_spark.queue.find import refreshed
 from cassieq_spark.queue.get.getter import GetRequest
-from cassieq_spark.queue.handling import Failure, about, settlement
+from cassieq_spark.queue.handling import Failure, settlement
 from cassieq_spark.queue.inspect.facts import peek
 from cassieq_spark.queue.inspect.stats import QueueStats, ScheduledHour, by_hour, stats
 from cassieq_spark.queue.keeping import Kept, Processing
 from cassieq_spark.queue.lane import Lane
-from cassieq_spark.queue.message import Delivery, Message, updated
+from cassieq_spark.queue.message import Delivery, Held, Message, updated
 from cassieq_spark.queue.put.results import PutResult
-from cassieq_spark.queue.put.together import Together, Where
+from cassieq_spark.queue.put.together import Where
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import AckResult, cancel
-from cassieq_spark.queue.waiting import Waiting, give_back
+from cassieq_spark.queue.waiting import Work, give_back
 from cassieq_spark.recent import Recent
 from cassieq_spark.store import caller
 from cassieq_spark.store.process import OfOneProcess
 
-Held = Delivery | str
-"""A delivery, or its receipt."""
-
-
-QUEUES: Final = 1_000
-"""The number of queues without an open handle whose `Work` a client keeps."""
-
 LOOK_AGAIN_S: Final = 5.0
-"""The interval at which a handle reads its queue's row: it sees changes and a deletion within 10
-s."""
-
-
-class Work:
-    """The state that one client keeps for one queue, shared by all its handles.
-
-    Everything that works on the queue holds it.
-    """
-
-    def __init__(self, entropy: Entropy) -> None:
-        self.waiting = Waiting(entropy)
-        self.puts = Together(entropy, self.waiting.look_soon)
+"""The interval at which a handle reads its queue's row: it sees changes within 10 s."""
 
 
 class Queue(OfOneProcess):
@@ -332,37 +312,22 @@ class Queue(OfOneProcess):
     ) -> AbstractContextManager[object]:
         """Return a block in which a program works on a message; its lease is renewed meanwhile.
 
-        At the end of the block, the message is acked. After an error, it is given back with the
-        delay of the backoff, and the error goes on. `Retry` and `Reject` are carried out, and do
-        not leave the block. If the program ends, as by a Ctrl-C, the message is given back at once.
+        At its end, the message is acked. After an error, it is given back with the delay of the
+        backoff, or at once by a Ctrl-C, and the error goes on. `Retry` and `Reject` stay within.
 
         Raises:
-            ReceiptInvalid: It is not a delivery of this queue.
-            ReceiptExpired: The message was given to somebody else before the block has ended.
-            StoreError: It is unknown whether the message is acked. It comes again if it is not.
+            ReceiptInvalid, ReceiptExpired, StoreError: As `ack`, before the block or at its end.
         """
-        return self._processing(message, backoff)
-
-    def _processing(self, message: Delivery, backoff: Backoff) -> Processing:
         self._receipts(message)
-        keep = partial(self._kept, message, self.settings.visibility_timeout_s)
-        settle = partial(self._worked_on, message, backoff=backoff)
-        return Processing(keep, settle, about(self.name, message))
-
-    def _kept(self, message: Delivery, visibility_s: float) -> Kept:
-        return Kept(self._lane, message, visibility_s)
+        keep = partial(Kept, self._lane, message, self.settings.visibility_timeout_s)
+        return Processing(keep, partial(self._settled, message, backoff=backoff))
 
     @tracing.settles("process")
-    async def _worked_on(
-        self, message: Delivery, failure: Failure | None, backoff: Backoff
-    ) -> None:
-        """Settle a message that was worked on, in the event loop; see `settlement`."""
-        given = self._receipts(message)
-        lane = await self._current()
-        action = ACK if failure is None else settlement(lane, message, failure, backoff)
-        await self._settle(lane, given, action)
+    async def _settled(self, message: Delivery, failure: Failure | None, backoff: Backoff) -> None:
+        given, lane = self._receipts(message), await self._current()
+        await self._settle(lane, given, settlement(lane, message, failure, backoff))
 
-    _fail = blocking(_worked_on)
+    _fail = blocking(_settled)
 
     @blocking
     @tracing.settles("cancel")

@@ -114,8 +114,10 @@ def about(queue: str, message: Delivery) -> dict[str, str]:
     return {"queue": queue, "message": message.message_id}
 
 
-def settlement(lane: Lane, message: Delivery, failure: Failure, backoff: Backoff) -> Action:
-    """Return how a message is settled that was not worked on to its end, and log it."""
+def settlement(lane: Lane, message: Delivery, failure: Failure | None, backoff: Backoff) -> Action:
+    """Return how a message is settled that was worked on; log what was not done to its end."""
+    if failure is None:
+        return ACK
     known, deliveries = about(lane.queue, message), message.delivery_count
     if failure.dies_of is not None:
         has_letters = lane.settings.dead_letter_queue is not None

@@ -44,7 +44,7 @@ class Kept:
 
     def __init__(self, lane: Lane, message: Delivery, visibility_s: float) -> None:
         self._lane = lane
-        self._about = about(lane.queue, message)
+        self.about = about(lane.queue, message)
         self._receipt = proof_of(message)
         self._visibility_s = visibility_s
         self._is_over = False
@@ -73,7 +73,7 @@ class Kept:
         now = self._lane.clock.monotonic()
         if now >= self._tell_at:
             age_s = now - self._began
-            event(_logger, "worker_function_runs", **self._about, age_s=round(age_s, 1))
+            event(_logger, "worker_function_runs", **self.about, age_s=round(age_s, 1))
             self._tell_at = now + age_s
         if now >= self._renew_at:
             self._renew_at = inf
@@ -97,12 +97,12 @@ class Kept:
             pause_s = min(RETRY_S, self._visibility_s / RENEWED_AT / 4)
             self._renew_at = clock.monotonic() + pause_s
             if not self._is_over:
-                event(_logger, "worker_lease_failed", **self._about, error=str(error))
+                event(_logger, "worker_lease_failed", **self.about, error=str(error))
         else:
             if not refused:
                 self._renew_at = clock.monotonic() + self._visibility_s * (1 - 1 / RENEWED_AT)
             elif not self._is_over:
-                event(_logger, "worker_lease_lost", **self._about)
+                event(_logger, "worker_lease_lost", **self.about)
         self._plan()
 
 
@@ -118,9 +118,8 @@ class Processing:
         self,
         keep: Callable[[], Kept],
         settle: Callable[[Failure | None], Coroutine[Any, Any, object]],
-        known: dict[str, str],
     ) -> None:
-        self._keep, self._settle, self._about = keep, settle, known
+        self._keep, self._settle = keep, settle
 
     async def _end(self, error: BaseException | None) -> bool:
         """Settle the message. Return whether the error was only a wish about it."""
@@ -134,7 +133,7 @@ class Processing:
         try:
             await self._settle(failure)
         except CassieqError as another:
-            event(_logger, "worker_not_settled", **self._about, error=str(another))
+            event(_logger, "worker_not_settled", **self._kept.about, error=str(another))
         return isinstance(error, Retry | Reject)
 
     def __enter__(self) -> Self:

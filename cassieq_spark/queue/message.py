@@ -109,6 +109,10 @@ class Delivery(Message):
         return self.delivery_count
 
 
+Held = Delivery | str
+"""A delivery, or its receipt."""
+
+
 def proof_of(delivery: Delivery) -> Receipt:
     """Return the content of a delivery's receipt."""
     return delivery._proof  # noqa: SLF001 - the engine's part of it

@@ -35,6 +35,7 @@ from cassieq_spark.model.settlement import Release
 from cassieq_spark.queue.get.getter import GetRequest, Getter, Pace
 from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.message import Delivery
+from cassieq_spark.queue.put.together import Together
 from cassieq_spark.queue.settle import settle
 from cassieq_spark.queue.settle.settle import settle_in_background
 from cassieq_spark.store import caller
@@ -42,6 +43,9 @@ from cassieq_spark.store.call import acting, present
 from cassieq_spark.store.caller import copied
 from cassieq_spark.store.session import CqlSession
 from cassieq_spark.store.side_by_side import SLOW_S
+
+QUEUES: Final = 1_000
+"""The number of queues without an open handle whose `Work` a client keeps."""
 
 MOST_SHARED: Final = 200
 """The maximum number of messages of a look that makes several claims. All are in memory until the
@@ -362,3 +366,14 @@ async def give_back(lane: Lane, held: list[Receipt]) -> None:
     except CassieqError as error:
         # They come back when their leases run out.
         event(_logger, "give_back_unanswered", queue=lane.queue, error=str(error))
+
+
+class Work:
+    """The state that one client keeps for one queue, shared by all its handles.
+
+    Everything that works on the queue holds it.
+    """
+
+    def __init__(self, entropy: Entropy) -> None:
+        self.waiting = Waiting(entropy)
+        self.puts = Together(entropy, self.waiting.look_soon)

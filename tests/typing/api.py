@@ -8,7 +8,7 @@ either of the two does not report it, it says that the comment is unnecessary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, assert_type
@@ -109,6 +109,31 @@ def queue_api(queue: cassieq.Queue) -> None:
     assert_type(queue.cancel(put), bool)
     assert_type(queue.purge(), int)
     queue.delete(force=True, if_empty=True, if_unused=True)
+
+
+async def work_api(queue: cassieq.AsyncQueue, delivery: cassieq.Delivery) -> None:
+    worker = cassieq.Worker()
+    backoff = cassieq.Backoff(base_s=5, most_s=60, jitter=0)
+
+    @worker.on(tag="order", retries=5, backoff=backoff, give_up_on=(ValueError,))
+    async def order(message: cassieq.Delivery) -> None:
+        async with queue.process(message, backoff=backoff):
+            raise cassieq.Retry(after=timedelta(minutes=1), counted=False)
+
+    @worker.on()
+    def other(message: cassieq.Delivery) -> str:
+        raise cassieq.Reject(f"no such tag: {message.tag}")
+
+    @worker.around
+    def timed(message: cassieq.Delivery) -> Iterator[None]:
+        assert_type(message, cassieq.Delivery)
+        yield
+
+    assert_type(other(delivery), str)
+    await order(delivery)
+    worker(delivery)
+    await queue.work(order)
+    await queue.work(worker, concurrency=50, idle_timeout=5, grace=timedelta(1), backoff=backoff)
 
 
 def delivery_api(delivery: cassieq.Delivery) -> None:
