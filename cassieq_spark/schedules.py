@@ -27,7 +27,7 @@ from cassieq_spark.model.recurring import (
 )
 from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.model.slots import Cron, Slot
-from cassieq_spark.options import arguments, queue_name
+from cassieq_spark.options import arguments, queue_name, schedule_name
 from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.schedules import define
@@ -177,16 +177,22 @@ class Schedules(OfOneProcess):
             errors.ScheduleExists: A schedule of that name has another definition.
             StoreError: It may have been created. Call again.
         """
-        of_queue, checked = queue_name(queue), queue_name(name)
+        return (await self._created(name, queue, definition))[0]
+
+    async def _created(
+        self, name: str, queue: str, definition: ScheduleArguments
+    ) -> tuple[ScheduleInfo, bool]:
+        def make(there: Definition | None, now_us: int) -> Definition:
+            given = dict(definition)
+            if there is not None and there.every_us and not given.get("start"):
+                given["start"] = time_of(there.start_us)  # of an earlier call
+            return definition_of(given, now_us=now_us)
+
+        of_queue, checked = queue_name(queue), schedule_name(name)
         await schema.check(self._store.session)
         lane = await open_lane(self._store, of_queue)
-        before = await self._store.timetable.find(checked)
-        given = dict(definition)
-        there = None if before is None else before.value.definition
-        if there is not None and there.every_us and not given.get("start"):
-            given["start"] = time_of(there.start_us)  # of an earlier call
-        made = definition_of(given, now_us=self._store.clock.now_us())
-        return self._shown(await define.create(lane, checked, made))
+        found, is_new = await define.create(lane, checked, make)
+        return self._shown(found), is_new
 
     @blocking
     async def alter(self, name: str, **changes: Unpack[ScheduleArguments]) -> ScheduleInfo:
@@ -332,7 +338,7 @@ class Schedules(OfOneProcess):
 
     async def _row(self, name: str) -> Schedule:
         await schema.check(self._store.session)
-        checked = queue_name(name)
+        checked = schedule_name(name)
         row = await self._store.timetable.find(checked)
         if row is None or row.value.definition is None:
             raise define.missing(checked)

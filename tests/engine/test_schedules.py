@@ -559,3 +559,63 @@ def test_a_schedule_on_a_recreated_queue_puts_again_what_jitter_had_kept_back(
     found += slots(door)
     assert minutes(begin, 40) == sorted(found)[:40]
     assert len(set(found)) == len(found)
+
+
+# --- what nothing is kept of ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("days", "is_sure"), [(29, True), (31, False)])
+def test_what_was_named_and_nothing_is_kept_of_counts_as_put_and_is_told(
+    open_door: OpenDoor, name: str, days: int, is_sure: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its dispatcher died before it wrote; its buckets were dropped, and nobody came for a month.
+
+    For so long an absent manifest proves that nothing was put. After that it proves nothing.
+    """
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    for after in range(3):
+        door.faults.before("write_message", crash, after=after)
+    with suppress(Crash):
+        door.client.schedules.create(
+            name, queue=door.queue.name, cron="* * * * *", count=3, misfire="all"
+        )
+    row = portal.run(door.store.timetable.find(name))
+    assert row is not None
+    (run,) = row.value.state.unproven
+    for _ in range(3):
+        door.clock.advance(HOUR_S)
+        door.client.repair(full=True)
+    assert 3 == len(run.slots)
+    assert portal.run(door.lane.is_dropped(run.place.bucket))
+    door.clock.advance(days * 24 * HOUR_S)
+    assert (3 if is_sure else 0) == door.client.schedules.dispatch().put
+    assert (minutes(begin, 3) if is_sure else []) == slots(door)
+    assert 3 == door.client.schedules.get(name).occurrences
+    events = [
+        one.fields for one in caplog.records if getattr(one, "event", "") == "schedule_unsure"
+    ]
+    assert ([] if is_sure else [{"schedule": name, "messages": 3}]) == events
+
+
+# --- what the doors say ---------------------------------------------------------------------------
+
+
+def test_a_bad_schedule_name_is_named_as_one(open_door: OpenDoor) -> None:
+    door = open_door(**QUICK)
+    for bad in ("a b", "", "x" * 201, "a/b/c", None):
+        with pytest.raises(OptionInvalid, match="is not a schedule name"):
+            door.client.schedules.create(bad, queue=door.queue.name, every=60)  # type: ignore[arg-type]  # as a program may
+        with pytest.raises(OptionInvalid, match="is not a schedule name"):
+            door.client.schedules.get(bad)  # type: ignore[arg-type]  # as above
+    with pytest.raises(OptionInvalid, match="is not a queue name"):
+        door.client.schedules.create("good", queue="a b", every=60)
+
+
+def test_a_schedule_is_read_once_before_it_is_created(open_door: OpenDoor, name: str) -> None:
+    """And once more by the touch that puts its first messages."""
+    door = open_door(**QUICK)
+    for _ in range(2):
+        before = door.session.counts["read_timetable"]
+        door.client.schedules.create(name, queue=door.queue.name, every=60)
+        assert 2 == door.session.counts["read_timetable"] - before

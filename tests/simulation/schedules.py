@@ -457,7 +457,7 @@ class Play:
             lane = await self._lane(at, store, queue, draws)
             era.begun_us = book.now_us()
             book.eras.append(era)
-            await self._called(at, create(lane, name, its))
+            await self._called(at, create(lane, name, lambda *_: its))
             era.sure_from_us = book.now_us()
             self._world.seen["schedule: create"] += 1
         return era
