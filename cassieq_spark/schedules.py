@@ -20,7 +20,6 @@ from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.recurring import (
     NEVER_US,
     Definition,
-    Occurrence,
     Schedule,
     Status,
     times,
@@ -30,6 +29,7 @@ from cassieq_spark.model.slots import Cron, Slot
 from cassieq_spark.options import arguments, queue_name, schedule_name
 from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
 from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
 from cassieq_spark.queue.schedules import define
 from cassieq_spark.queue.schedules.dispatch import QUEUES, Dispatched, Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
@@ -291,21 +291,48 @@ class Schedules(OfOneProcess):
         for slot in row.its.slots(Slot(begin_us - 1)):
             if slot.at_us > min(end_us, now_us):
                 break
-            slots.append(Occurrence(slot, slot.at_us))
+            slots.append(slot)
             if len(slots) > MOST_BACKFILLED:
                 raise OptionInvalid(
                     f"schedule {name!r} has more than {MOST_BACKFILLED} times between begin and "
                     "end. Put them in several calls"
                 )
-        if not slots:
-            return 0
+        if slots:
+            await self._fill(lane, row.name, slots)
+        return len(slots)
+
+    @blocking
+    async def run_now(self, name: str) -> datetime:
+        """Put a message of a schedule at once, beside those of its times; return its slot.
+
+        A call puts it exactly once, even if this process dies: others carry it on. A further call
+        puts a further message, so look before you repeat one that has failed: the message has the
+        slot in its header ``cassieq-slot``. It counts neither as one of ``count`` nor as a time of
+        the schedule, which may be paused.
+
+        Raises:
+            errors.ScheduleNotFound: There is none.
+            StoreError: It may have been put.
+        """
+        row = await self._row(name)
+        lane = await open_lane(self._store, row.queue)
+        at_us = lane.clock.now_us() // 1_000 * 1_000  # as headers show it
+        with computing(row.name):
+            one = next(row.its.slots(Slot(at_us - 1)), None)
+        if one is not None and one.at_us < at_us + 1_000:
+            at_us -= 1_000  # that slot has a message of its own
+        await self._fill(lane, row.name, [Slot(at_us)])
+        return time_of(at_us)
+
+    async def _fill(self, lane: Lane, name: str, slots: Sequence[Slot]) -> None:
+        """Put these slots at once: the row names the call, so whoever loses an answer finds it."""
         fill = Fill(self._store.entropy.new_uuid().bytes, slots)
         for _ in range(MAX_REFUSALS):
-            found = _checked((await Toucher(lane).touch([row.name], again=fill))[0]).row
-            if found is None:
-                raise define.missing(row.name)
-            if fill.mark in found.value.state.fills:
-                return len(slots)
+            found = _checked((await Toucher(lane).touch([name], again=fill))[0])
+            if found.has_filled:
+                return
+            if found.row is None:
+                raise define.missing(name)
         raise lane.contended(f"schedule {name!r}")
 
     @blocking

@@ -27,3 +27,4 @@ class AsyncSchedules(OfOneProcess):
     next_times = awaited(Schedules.next_times)
     pause = awaited(Schedules.pause)
     resume = awaited(Schedules.resume)
+    run_now = awaited(Schedules.run_now)

@@ -1,4 +1,4 @@
-"""``cassieq schedule`` creates, lists, shows, alters, pauses, resumes and deletes schedules."""
+"""``cassieq schedule`` creates, lists, shows, alters, pauses, runs and deletes schedules."""
 
 from __future__ import annotations
 
@@ -218,6 +218,18 @@ def delete(schedule: Name, connection: Connected, out: Printed, *, yes: Yes = Fa
     with connection.open() as client:
         client.schedules.delete(schedule)
     out.result({"schedule": schedule, "deleted": True})
+
+
+@command(app)
+def run(schedule: Name, connection: Connected, out: Printed) -> None:
+    """Put a message of a schedule at once, beside those of its times. It may be paused.
+
+    Example:
+        cassieq schedule run report
+    """
+    with connection.open() as client:
+        slot = client.schedules.run_now(schedule)
+    out.result({"schedule": schedule, "slot": slot.isoformat()})
 
 
 @command(app)

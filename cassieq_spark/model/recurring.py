@@ -34,7 +34,12 @@ LATE_US: Final = 60_000_000
 of an expression is a minute."""
 
 MARKS: Final = 8
-"""The number of backfills that a row remembers: a call whose answer was lost finds its own."""
+"""The number of calls of `backfill` and `run_now` that a row remembers: one whose answer was lost
+finds its own."""
+
+AT_ONCE_US: Final = 0
+"""The due time of what such a call puts: it is over by every clock, so no alteration by a process
+whose clock is behind takes it back."""
 
 NEVER_US: Final = (1 << 63) - 1
 """The time of the next touch of a schedule that has ended, or is paused."""
@@ -169,7 +174,7 @@ class State:
         runs: The occurrences that are not due yet, or not proven.
         revoking: The runs that are being taken back.
         done_us: Slots after the cursor that were put under an earlier definition.
-        fills: The marks of the last calls that put some once more.
+        fills: The marks of the last calls that put some at once.
         more: Entries of a later release.
     """
 
@@ -219,7 +224,7 @@ class Occurrence(NamedTuple):
     """What is to be put.
 
     Attributes:
-        is_new: Whether the cursor passes it. Others have lost their place, or are put once more.
+        is_new: Whether the cursor passes it. Others have lost their place, or are put at once.
     """
 
     slot: Slot
@@ -288,7 +293,7 @@ def named(
 
     Args:
         cursor: Where it is afterwards.
-        fill: The mark of a call that puts some once more.
+        fill: The mark of a call that puts some at once.
     """
     state = schedule.state
     by_place: dict[Place, list[Named]] = {}
@@ -329,6 +334,15 @@ def proven(schedule: Schedule, found: Collection[Run], now_us: int) -> Schedule:
 def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
     """Whether the schedule still names these runs, and nobody has judged them."""
     return {*runs} <= {*schedule.state.unproven}
+
+
+def has_filled(state: State, mark: bytes, before: State) -> bool | None:
+    """Whether a row has noted a call's mark after it was ``before``; None: it may be forgotten."""
+    if mark in state.fills:
+        return True
+    # It would stand after the last one of before, and the first ones are forgotten first.
+    is_sure = len(state.fills) < MARKS or not {*before.fills[-1:]}.isdisjoint(state.fills)
+    return False if is_sure else None
 
 
 def counts_from(schedule: Schedule, now_us: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
+    CasAmbiguous,
     OptionInvalid,
     QueueDeleted,
     QueueNotFound,
@@ -559,6 +560,120 @@ def test_a_schedule_on_a_recreated_queue_puts_again_what_jitter_had_kept_back(
     found += slots(door)
     assert minutes(begin, 40) == sorted(found)[:40]
     assert len(set(found)) == len(found)
+
+
+# --- at once --------------------------------------------------------------------------------------
+
+
+def test_a_schedule_runs_at_once_beside_its_times(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    before = schedules.create(name, queue=door.queue.name, cron="* * * * *", count=500, body=b"b")
+    first, second = schedules.run_now(name), schedules.run_now(name)
+    assert begin < first <= second <= time_of(door.clock.now_us())
+    messages = door.queue.get(10)
+    assert [b"b", b"b"] == [one.body for one in messages]
+    assert [first, second] == sorted(
+        datetime.fromisoformat(one.headers["cassieq-slot"]) for one in messages
+    )
+    assert {name} == {one.headers["cassieq-schedule"] for one in messages}
+    assert all(one.headers["cassieq-due"] == one.headers["cassieq-slot"] for one in messages)
+    door.queue.ack(messages)
+    assert before == schedules.get(name)
+    schedules.pause(name)
+    paused = schedules.run_now(name)
+    assert [paused] == slots(door)
+    assert (before.occurrences - MINUTES_AHEAD, "paused") == (
+        schedules.get(name).occurrences,
+        schedules.get(name).status,
+    )
+    with pytest.raises(ScheduleNotFound):
+        schedules.run_now("nobody")
+
+
+def test_a_run_at_the_moment_of_a_slot_has_a_slot_of_its_own(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *", misfire="all")
+    minute = begin + timedelta(minutes=1)
+    door.clock.advance((us_of(minute) - door.clock.now_us()) / 1e6)
+    ran = door.client.schedules.run_now(name)
+    assert minute != ran
+    assert sorted([ran, minute]) == slots(door)
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+@pytest.mark.parametrize("how", ["killed", "not sent", "not answered"])
+def test_a_run_that_dies_anywhere_is_put_once_or_never(
+    open_door: OpenDoor, name: str, step: str, how: str
+) -> None:
+    """And once if the call has returned; whoever comes next carries it on."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    begin = whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6)
+    door.client.schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", misfire="all", catch_up=500
+    )
+    if how == "killed":
+        door.faults.before(step, crash)
+    else:
+        fault = Fault.TIMEOUT_BEFORE if how == "not sent" else Fault.TIMEOUT_AFTER
+        door.faults.plan(step, fault)
+    ran = None
+    with suppress(Crash, StoreError):
+        ran = door.client.schedules.run_now(name)
+    for _ in range(2):
+        other.client.schedules.dispatch()
+    other.client.schedules.alter(name, body=b"other")
+    other.clock.advance(60)
+    found = slots(other)
+    at_once = [one for one in found if one not in minutes(begin, 2)]
+    assert at_once == [ran] if ran else len(at_once) <= 1
+    assert minutes(begin, len(found) - len(at_once)) == [one for one in found if one not in at_once]
+    assert MINUTES_AHEAD == other.client.schedules.get(name).occurrences
+
+
+def test_an_alteration_by_a_clock_that_is_behind_takes_no_run_back(
+    open_door: OpenDoor, name: str
+) -> None:
+    """Its clock says that the run is still to come."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6 - 30)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, cron="0 0 1 1 *")
+    door.faults.before("touch_timetable", crash, after=1)  # it is not noted as proven
+    with suppress(Crash):
+        schedules.run_now(name)
+    other.client.schedules.alter(name, cron="0 0 2 1 *")
+    assert 1 == len(slots(door))
+    assert 0 == schedules.get(name).occurrences
+
+
+@pytest.mark.parametrize("others", [7, 8])
+def test_a_run_whose_answer_is_lost_among_many_others_is_never_put_twice(
+    open_door: OpenDoor, name: str, others: int
+) -> None:
+    """The row remembers eight calls: with more in between, it is unknown whether it was put."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="0 0 1 1 *")
+    door.faults.plan("touch_timetable", Fault.TIMEOUT_AFTER)
+
+    def run() -> None:
+        for _ in range(others):
+            other.client.schedules.run_now(name)
+
+    door.faults.before("touch_timetable", run, after=1)
+    if others == 7:
+        door.client.schedules.run_now(name)
+    else:
+        with pytest.raises(CasAmbiguous, match="too many other calls"):
+            door.client.schedules.run_now(name)
+    assert others + 1 == len(slots(door))
 
 
 # --- what nothing is kept of ----------------------------------------------------------------------

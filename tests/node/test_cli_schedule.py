@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +53,10 @@ def test_a_schedule_is_created_shown_altered_paused_and_deleted(cli: CommandLine
         *("--to", "2026-01-01T01:00Z", "--json"),
     )
     assert {"schedule": "report", "put": 0} == json.loads(again.out)  # it began later
+    ran = cli("schedule", "run", "report", "--json")
+    assert "report" == json.loads(ran.out)["schedule"]
+    slot = json.loads(cli("get", "jobs", "--json").out)["headers"]["cassieq-slot"]
+    assert datetime.fromisoformat(json.loads(ran.out)["slot"]) == datetime.fromisoformat(slot)
     passed = cli("schedule", "dispatch", "--once", "--json")
     assert (1, 0) == tuple(json.loads(passed.out)[one] for one in ("schedules", "looked_at"))
     refused = cli("schedule", "delete", "report")
