@@ -139,8 +139,14 @@ class Schedules(OfOneProcess):
     noticed.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, queue: str | None = None) -> None:
+        """Prepare; nothing is read.
+
+        Args:
+            queue: Only the schedules of this queue exist for these calls; None: all do.
+        """
         self._store = store
+        self._queue = queue
         self._lead = Lead(store, LEAD)
         self._touchers: Touchers = Recent(QUEUES)
 
@@ -178,6 +184,13 @@ class Schedules(OfOneProcess):
             StoreError: It may have been created. Call again.
         """
         return (await self._created(name, queue, definition))[0]
+
+    @blocking
+    async def find_or_create(
+        self, name: str, *, queue: str, **definition: Unpack[ScheduleArguments]
+    ) -> tuple[ScheduleInfo, bool]:
+        """Do as `create` does, and also return whether this call has created the schedule."""
+        return await self._created(name, queue, definition)
 
     async def _created(
         self, name: str, queue: str, definition: ScheduleArguments
@@ -368,6 +381,8 @@ class Schedules(OfOneProcess):
         checked = schedule_name(name)
         row = await self._store.timetable.find(checked)
         if row is None or row.value.definition is None:
+            raise define.missing(checked)
+        if self._queue not in {None, row.value.queue}:
             raise define.missing(checked)
         return row.value
 

@@ -22,6 +22,7 @@ class AsyncSchedules(OfOneProcess):
     delete = awaited(Schedules.delete)
     dispatch = awaited(Schedules.dispatch)
     dispatch_as_leader = awaited(Schedules.dispatch_as_leader)
+    find_or_create = awaited(Schedules.find_or_create)
     get = awaited(Schedules.get)
     list = awaited(Schedules.list)
     next_times = awaited(Schedules.next_times)

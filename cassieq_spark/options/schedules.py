@@ -23,11 +23,11 @@ from cassieq_spark.options.parse import Seconds
 MOST_BYTES: Final = 65_536
 """The most bytes of body, tag and headers together: they are in the schedule's row."""
 
-_EVERY: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
-_JITTER: Final = values.seconds(0, 86_400, from_text=False)
-_HORIZON: Final = values.seconds(60, 86_400, from_text=False)
-_COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
-_CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
+EVERY: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
+JITTER: Final = values.seconds(0, 86_400, from_text=False)
+HORIZON: Final = values.seconds(60, 86_400, from_text=False)
+COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
+CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
 _PRIORITY: Final = values.whole(0, 15, from_text=False)
 _MISFIRE: Final = values.one_of(*(one.value for one in Misfire))
 _PLAIN: Final = Definition()
@@ -193,15 +193,15 @@ def _us(kind: values.Values[float]) -> Callable[[str, object], int]:
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "cron": ("cron", cron_of),
     "timezone": ("timezone", zone_of),
-    "every": ("every_us", _us(_EVERY)),
+    "every": ("every_us", _us(EVERY)),
     "at": ("at_us", arguments.moment_us),
     "start": ("start_us", arguments.moment_us),
     "end": ("end_us", arguments.moment_us),
-    "count": ("count", _COUNT.checked),
-    "jitter": ("jitter_us", _us(_JITTER)),
-    "horizon": ("horizon_us", _us(_HORIZON)),
+    "count": ("count", COUNT.checked),
+    "jitter": ("jitter_us", _us(JITTER)),
+    "horizon": ("horizon_us", _us(HORIZON)),
     "misfire": ("misfire", lambda name, one: Misfire(_MISFIRE.checked(name, one))),
-    "catch_up": ("catch_up", _CATCH_UP.checked),
+    "catch_up": ("catch_up", CATCH_UP.checked),
     "body": ("body", lambda _, one: arguments.body(one)),
     "tag": ("tag", lambda _, one: arguments.tag(one)),
     "headers": ("headers", lambda _, one: one),

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.door import AtAddress
-from cassieq_spark.server.rest import admin, answers, messages, models
+from cassieq_spark.server.rest import admin, answers, messages, models, schedules
 from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
@@ -76,6 +76,8 @@ class Page(AtAddress):
 QUEUE: Final = "/queues/{queue}"
 MESSAGES: Final = f"{QUEUE}/messages"
 RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
+SCHEDULES: Final = f"{QUEUE}/schedules"
+SCHEDULE: Final = f"{SCHEDULES}/{{schedule}}"
 
 # fmt: off
 OPERATIONS: Final = (
@@ -125,6 +127,29 @@ OPERATIONS: Final = (
                   f"{QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
     RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, "POST", f"{QUEUE}/redrive",
                   {200: answers.Redriven}, body=models.Redrive),
+
+    RestOperation("listSchedules", Right.INFO, schedules.list_schedules, "GET", SCHEDULES,
+                  {200: answers.Schedules}, query=models.SchedulePage),
+    RestOperation("createSchedule", Right.CREATE, schedules.create, "PUT", SCHEDULE,
+                  {201: answers.Schedule, 200: answers.Schedule}, body=models.NewSchedule,
+                  errors=(404, 409), puts=True),
+    RestOperation("getSchedule", Right.INFO, schedules.show, "GET", SCHEDULE,
+                  {200: answers.Schedule}),
+    RestOperation("alterSchedule", Right.CREATE, schedules.alter, "PATCH", SCHEDULE,
+                  {200: answers.Schedule}, body=models.ScheduleChange, puts=True),
+    RestOperation("deleteSchedule", Right.CREATE, schedules.delete, "DELETE", SCHEDULE,
+                  {204: None}, puts=True),
+    RestOperation("pauseSchedule", Right.CREATE, schedules.pause, "POST", f"{SCHEDULE}/pause",
+                  {200: answers.Schedule}, puts=True),
+    RestOperation("resumeSchedule", Right.CREATE, schedules.resume, "POST", f"{SCHEDULE}/resume",
+                  {200: answers.Schedule}, puts=True),
+    RestOperation("runSchedule", Right.CREATE, schedules.run, "POST", f"{SCHEDULE}/run",
+                  {200: answers.Ran}, puts=True),
+    RestOperation("backfillSchedule", Right.CREATE, schedules.backfill, "POST",
+                  f"{SCHEDULE}/backfill", {200: answers.Backfilled}, body=models.Backfill,
+                  puts=True),
+    RestOperation("nextTimes", Right.INFO, schedules.next_times, "GET", f"{SCHEDULE}/times",
+                  {200: answers.Times}, query=models.HowMany),
 
     RestOperation("listKeys", Right.ADMIN, admin.list_keys, "GET", "/keys", {200: answers.Keys}),
     RestOperation("createKey", Right.ADMIN, admin.create_key, "POST", "/keys",

@@ -59,8 +59,8 @@ async def create(
                 return await _touched(lane, name), True
         elif (row.value.definition, row.value.queue) != (definition, lane.queue):
             raise ScheduleExists(
-                f"schedule {name!r} exists, with another definition or for another queue "
-                f"({row.value.queue!r}). Alter it, delete it, or choose another name"
+                f"schedule {name!r} exists, with another definition or for another queue. Alter "
+                "it, delete it, or choose another name"
             )
         else:
             return await _touched(lane, name), False
