@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Unpack
@@ -16,6 +16,7 @@ from cassieq_spark.errors import ClientClosed, OptionInvalid, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.recurring import (
     NEVER_US,
@@ -27,9 +28,10 @@ from cassieq_spark.model.recurring import (
 from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.model.slots import Cron, Slot
 from cassieq_spark.options import arguments, queue_name, schedule_name
-from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
+from cassieq_spark.options.schedules import OWNER, ScheduleArguments, definition_of, interval
 from cassieq_spark.queue.find import open_lane
 from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.schedules import declared as declaring
 from cassieq_spark.queue.schedules import define
 from cassieq_spark.queue.schedules.dispatch import QUEUES, Dispatched, Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
@@ -88,6 +90,7 @@ class ScheduleInfo:
     priority: int
     key: str | None
     ttl: timedelta | None
+    owner: str | None
     occurrences: int
     next_at: datetime | None
     datacenter: str
@@ -125,10 +128,50 @@ class ScheduleInfo:
             priority=its.priority,
             key=its.key,
             ttl=interval(its.ttl_us),
+            owner=its.owner or None,
             occurrences=schedule.state.count,
             next_at=None if following is None else time_of(following),
             datacenter=schedule.datacenter,
         )
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChange:
+    """What `Schedules.apply` does about one schedule.
+
+    Attributes:
+        action: ``create``, ``alter``, ``delete`` or ``keep``.
+        before, after: The arguments that change, by name; empty unless it is altered.
+    """
+
+    name: str
+    action: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        freeze(self, "before", "after")
+
+    @classmethod
+    def of(cls, step: declaring.Step, now_us: int) -> ScheduleChange:
+        """Describe a step; not part of the API."""
+        sides: list[dict[str, Any]] = [{}, {}]
+        if step.before is None or step.after is None:
+            action = "create" if step.before is None else "delete"
+        else:
+            old, new = (
+                ScheduleInfo.of(replace(step.before, definition=one), now_us)
+                for one in (step.before.its, step.after)
+            )
+            names = [
+                one
+                for one in ScheduleArguments.__annotations__
+                if getattr(old, one) != getattr(new, one)
+            ]
+            sides = [{one: getattr(side, one) for one in names} for side in (old, new)]
+            action = "alter" if names else "keep"
+        return cls(name=step.name, action=action, before=sides[0], after=sides[1])
 
 
 class Schedules(OfOneProcess):
@@ -175,7 +218,8 @@ class Schedules(OfOneProcess):
                 - ``misfire``: what becomes of times that were missed: ``latest`` (the last one is
                   put), ``all`` (up to ``catch_up``, 100) or ``skip``;
                 - ``body``, ``tag``, ``headers``, ``group``, ``priority``, ``key``, ``ttl``: those
-                  of `Queue.put`, 64 KiB together.
+                  of `Queue.put`, 64 KiB together;
+                - ``owner``: whoever declares it, see `apply`.
 
         Raises:
             OptionInvalid, BodyInvalid: An argument has a wrong form; nothing was written.
@@ -195,16 +239,10 @@ class Schedules(OfOneProcess):
     async def _created(
         self, name: str, queue: str, definition: ScheduleArguments
     ) -> tuple[ScheduleInfo, bool]:
-        def make(there: Definition | None, now_us: int) -> Definition:
-            given = dict(definition)
-            if there is not None and there.every_us and not given.get("start"):
-                given["start"] = time_of(there.start_us)  # of an earlier call
-            return definition_of(given, now_us=now_us)
-
         of_queue, checked = queue_name(queue), schedule_name(name)
         await schema.check(self._store.session)
         lane = await open_lane(self._store, of_queue)
-        found, is_new = await define.create(lane, checked, make)
+        found, is_new = await define.create(lane, checked, _made_of(definition))
         return self._shown(found), is_new
 
     @blocking
@@ -224,6 +262,45 @@ class Schedules(OfOneProcess):
             return definition_of(changes, now_us=now_us, before=before)
 
         return await self._altered(name, change, None)
+
+    @blocking
+    async def apply(
+        self,
+        owner: str,
+        declared: Mapping[str, Mapping[str, Any]],
+        *,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> Sequence[ScheduleChange]:
+        """Create and alter schedules until they are as an owner declares; return what changes.
+
+        A further call with the same changes nothing, and one that was cut off is carried on by it.
+        Whether a schedule is paused stays as it is.
+
+        Args:
+            owner: Its schedules have this label. Those of others, or of nobody, are not changed.
+            declared: By name: the arguments of `create`, ``queue`` among them. What is left out has
+                its default; only an ``every`` keeps the ``start`` that it has.
+            prune: Also delete schedules of this owner that are not declared.
+            dry_run: Write nothing.
+
+        Raises:
+            OptionUnknown, OptionInvalid, BodyInvalid, QueueNotFound: A definition is wrong, and is
+                named; nothing was written.
+            errors.ScheduleExists: A schedule belongs to somebody else, or has another queue.
+            StoreError: Some may be changed. Call again.
+        """
+        OWNER.checked("owner", owner)
+        await schema.check(self._store.session)
+        made: dict[str, tuple[QueueName, declaring.Make]] = {}
+        for name, given in declared.items():
+            rest = {**given, "owner": owner}
+            made[schedule_name(name)] = queue_name(rest.pop("queue", None)), _made_of(rest, name)
+        steps = await declaring.plan(self._store, owner, made, prune=prune)
+        for step in () if dry_run else steps:
+            await declaring.carry_out(self._store, owner, step)
+        now_us = self._store.clock.now_us()
+        return [ScheduleChange.of(step, now_us) for step in steps]
 
     @blocking
     async def pause(self, name: str) -> ScheduleInfo:
@@ -413,6 +490,29 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join(LEFT_S)  # what a pass leaves, the next one carries on
+
+
+def _made_of(given: Mapping[str, Any], name: str = "") -> declaring.Make:
+    """Return what makes the definition that these arguments declare.
+
+    Args:
+        name: The schedule that an error is to name.
+    """
+
+    def make(there: Definition | None, now_us: int) -> Definition:
+        found = dict(given)
+        if there is not None and there.every_us and found.get("every") and not found.get("start"):
+            found["start"] = time_of(there.start_us)  # of an earlier call
+        # What is there may have ended, as it was declared.
+        before = None if there is None else Definition()
+        try:
+            return definition_of(found, now_us=now_us, before=before)
+        except UsageError as error:
+            if not name:
+                raise
+            raise type(error)(f"schedule {name!r}: {error.message}") from error
+
+    return make
 
 
 def _same(definition: Definition, _: int) -> Definition:

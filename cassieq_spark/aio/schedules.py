@@ -17,6 +17,7 @@ class AsyncSchedules(OfOneProcess):
         self._sync = schedules
 
     alter = awaited(Schedules.alter)
+    apply = awaited(Schedules.apply)
     backfill = awaited(Schedules.backfill)
     create = awaited(Schedules.create)
     delete = awaited(Schedules.delete)

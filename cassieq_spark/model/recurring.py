@@ -83,6 +83,7 @@ class Definition:
         jitter_us: An occurrence is due up to so much later than its slot, by a hash of both.
         catch_up: The most missed slots that `Misfire.ALL` puts.
         ttl_us: 0 means for ever.
+        owner: Whoever declares it in a file; empty: it was made by hand.
     """
 
     cron: str = ""
@@ -102,6 +103,7 @@ class Definition:
     priority: int = 0
     key: str | None = None
     ttl_us: int = 0
+    owner: str = ""
 
     @property
     def rule(self) -> Rule:

@@ -29,6 +29,7 @@ HORIZON: Final = values.seconds(60, 86_400, from_text=False)
 COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
 CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
 _PRIORITY: Final = values.whole(0, 15, from_text=False)
+OWNER: Final = values.text(200)
 _MISFIRE: Final = values.one_of(*(one.value for one in Misfire))
 _PLAIN: Final = Definition()
 """It has the defaults."""
@@ -61,6 +62,7 @@ class ScheduleArguments(TypedDict, total=False):
     priority: int | None
     key: str | None
     ttl: Seconds | None
+    owner: str | None
 
 
 def definition_of(
@@ -209,6 +211,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "priority": ("priority", _PRIORITY.checked),
     "key": ("key", arguments.key),
     "ttl": ("ttl_us", lambda _, one: arguments.ttl_us(one)),
+    "owner": ("owner", OWNER.checked),
 }
 """The field of each argument, and how its value is read."""
 

@@ -16,6 +16,7 @@ from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasAmbiguous,
     OptionInvalid,
+    OptionUnknown,
     QueueDeleted,
     QueueNotFound,
     ScheduleExists,
@@ -734,3 +735,135 @@ def test_a_schedule_is_read_once_before_it_is_created(open_door: OpenDoor, name:
         before = door.session.counts["read_timetable"]
         door.client.schedules.create(name, queue=door.queue.name, every=60)
         assert 2 == door.session.counts["read_timetable"] - before
+
+
+# --- what an owner declares -----------------------------------------------------------------------
+
+
+def acts(changes: Any) -> dict[str, str]:
+    return {one.name: one.action for one in changes}
+
+
+def test_what_is_declared_is_made_once_and_pruned_by_its_owner_only(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(**QUICK)
+    schedules, queue = door.client.schedules, door.queue.name
+    schedules.create("hand", queue=queue, every=60)
+    schedules.apply("others", {"theirs": {"queue": queue, "cron": "0 1 * * *"}})
+    declared: dict[str, Any] = {
+        "a": {"queue": queue, "cron": "* * * * *", "body": b"x", "tag": "t"},
+        "b": {"queue": queue, "every": 60},
+    }
+    planned = schedules.apply("mine", declared, dry_run=True)
+    assert {"a": "create", "b": "create"} == acts(planned)
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+    assert planned == schedules.apply("mine", declared)
+    assert ["mine", "mine", None, "others"] == [one.owner for one in schedules.list()]
+
+    door.clock.advance(600)
+    schedules.pause("b")
+    before, counts = schedules.list(), dict(door.session.counts)
+    for dry_run in (True, False):
+        again = schedules.apply("mine", declared, prune=True, dry_run=dry_run)
+        assert {"a": "keep", "b": "keep"} == acts(again)
+        assert all(not one.before and not one.after for one in again)
+    assert before == schedules.list()
+    for write in ("define_timetable", "touch_timetable", "insert_timetable", "delete_timetable"):
+        assert counts.get(write, 0) == door.session.counts[write]
+
+    del declared["a"]["tag"]
+    declared = {"a": {**declared["a"], "cron": "*/2 * * * *"}, "c": {"queue": queue, "every": 60}}
+    (a, c) = schedules.apply("mine", declared)
+    assert ("alter", "create") == (a.action, c.action)
+    assert ({"cron": "* * * * *", "tag": "t"}, {"cron": "*/2 * * * *", "tag": None}) == (
+        dict(a.before),
+        dict(a.after),
+    )
+    assert {"a": "keep", "b": "delete", "c": "keep"} == acts(
+        schedules.apply("mine", declared, prune=True)
+    )
+    assert ["a", "c", "hand", "theirs"] == [one.name for one in schedules.list()]
+    assert {"a": "delete", "c": "delete"} == acts(schedules.apply("mine", {}, prune=True))
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+
+
+def test_what_is_not_the_owners_is_refused_before_anything_is_written(
+    open_door: OpenDoor,
+) -> None:
+    door, other = open_door(**QUICK), open_door("-other", **QUICK)
+    schedules, queue = door.client.schedules, door.queue.name
+    schedules.create("hand", queue=queue, every=60)
+    schedules.create("theirs", queue=queue, every=60, owner="others")
+    good = {"queue": queue, "every": 60}
+    for bad, error, says in [
+        ({"hand": good}, ScheduleExists, "belongs to no owner"),
+        ({"theirs": good}, ScheduleExists, "belongs to 'others'"),
+        ({"z": {"every": 60}}, OptionInvalid, "is not a queue name"),
+        ({"z": {"queue": "nowhere", "every": 60}}, QueueNotFound, "nowhere"),
+        ({"z": {"queue": queue}}, OptionInvalid, "schedule 'z': a schedule needs one of"),
+        ({"z": {**good, "evry": 1}}, OptionUnknown, "schedule 'z'.*'evry'"),
+        ({"z z": good}, OptionInvalid, "is not a schedule name"),
+    ]:
+        with pytest.raises(error, match=says):
+            schedules.apply("mine", {"a": good, **bad}, prune=True)
+    for bad_owner in ("", " x", "x" * 201, None):
+        with pytest.raises(OptionInvalid, match="owner"):
+            schedules.apply(bad_owner, {"a": good})  # type: ignore[arg-type]  # as a program may
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+
+    schedules.alter("hand", owner="mine")
+    assert {"hand": "keep"} == acts(schedules.apply("mine", {"hand": good}))
+    with pytest.raises(ScheduleExists, match="into another queue"):
+        schedules.apply("mine", {"hand": {**good, "queue": other.queue.name}})
+
+
+def test_a_schedule_that_got_another_owner_meanwhile_is_neither_altered_nor_pruned(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    schedules, good = door.client.schedules, {"queue": door.queue.name, "every": 60}
+    for left in ({name: {**good, "every": 90}}, {}):
+        schedules.apply("mine", {name: good})
+        door.faults.before(
+            "read_timetable",
+            lambda: other.client.schedules.alter(name, owner="others"),
+            after=1 if left else 0,
+        )
+        with pytest.raises(ScheduleExists, match="belongs to 'others'"):
+            schedules.apply("mine", left, prune=True)
+        assert ("others", timedelta(minutes=1)) == (
+            schedules.get(name).owner,
+            schedules.get(name).every,
+        )
+        schedules.alter(name, owner="mine")
+
+
+def test_a_declaration_that_was_cut_off_is_carried_on_by_the_next_call(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    good = {"queue": door.queue.name, "every": 60}
+    declared = {f"{name}-{one}": good for one in "abc"}
+    for step in ("insert_timetable", "define_timetable", "write_message"):
+        door.faults.before(step, crash, after=1)
+        with suppress(Crash):
+            door.client.schedules.apply("mine", declared)
+        other.client.schedules.apply("mine", declared)
+        assert dict.fromkeys(declared, "keep") == acts(
+            other.client.schedules.apply("mine", declared, prune=True)
+        )
+        other.client.schedules.dispatch()
+        assert 3 * MINUTES_AHEAD == waiting(other)
+        other.client.schedules.apply("mine", {}, prune=True)
+        assert 0 == waiting(other)
+
+
+def test_a_declared_time_that_is_over_stays_as_it_is(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    declared = {name: {"queue": door.queue.name, "at": begin + timedelta(minutes=2)}}
+    door.client.schedules.apply("mine", declared)
+    door.clock.advance(600)
+    assert {name: "keep"} == acts(door.client.schedules.apply("mine", declared))
+    assert [begin + timedelta(minutes=2)] == slots(door)

@@ -193,6 +193,7 @@ class Schedule(BaseModel):
     catch_up: int
     priority: int
     ttl: float | None
+    owner: str | None
     occurrences: int = Field(description="How many were put, those put ahead among them.")
     next_at: str | None = Field(description="Its next time; null: it has ended, or is paused.")
     body: str | None

@@ -440,6 +440,9 @@ class ScheduleChange(Strict):
     ttl: Ttl | None = Field(
         None, description="Seconds from when a message is due until it expires. Default: for ever."
     )
+    owner: Annotated[str, Ranged(schedule_options.OWNER)] | None = Field(
+        None, description="Whoever declares it in a file: see cassieq schedule apply."
+    )
 
     @field_validator("body", mode="plain")
     @classmethod

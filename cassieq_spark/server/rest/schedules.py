@@ -112,7 +112,7 @@ def _shown(call: Call, info: ScheduleInfo, *, whole: bool = True) -> dict[str, A
         "name": call.principal.own_name(info.name),
         "queue": call.principal.own_name(info.queue),
         **_plain(info, ("status", "cron", "timezone", "every", "at", "start", "end", "count")),
-        **_plain(info, ("jitter", "horizon", "misfire", "catch_up", "priority", "ttl")),
+        **_plain(info, ("jitter", "horizon", "misfire", "catch_up", "priority", "ttl", "owner")),
         **_plain(info, ("occurrences", "next_at")),
         **dict.fromkeys(("body", "encoding", "tag", "headers", "group", "key")),
     }
