@@ -23,6 +23,8 @@ from cassieq_spark.model.recurring import (
     Definition,
     Schedule,
     Status,
+    last_us,
+    missed_us,
     times,
 )
 from cassieq_spark.model.rows.writer import MAX_REFUSALS
@@ -66,6 +68,9 @@ class ScheduleInfo:
         status: ``active``, ``paused`` or ``deleting``.
         occurrences: How many were put, those that were put ahead among them.
         next_at: Its next time; None: it has ended, or is paused.
+        last_at: Its latest time that was put and is over; None: there was none.
+        missed_at: Its first time that is over and was not put; None: it keeps up. A touch puts it,
+            or passes it over, as ``misfire`` says.
         datacenter: The home of its queue.
     """
 
@@ -93,6 +98,8 @@ class ScheduleInfo:
     owner: str | None
     occurrences: int
     next_at: datetime | None
+    last_at: datetime | None
+    missed_at: datetime | None
     datacenter: str
 
     def __post_init__(self) -> None:
@@ -103,9 +110,10 @@ class ScheduleInfo:
         """Describe the schedule of a row; not part of the API."""
         its = schedule.its
         headers, group = groups.split(dict(its.headers))
-        following = None
+        following = missed = None
         with suppress(OptionInvalid), computing(schedule.name):
-            following = next(times(schedule, now_us), None)
+            following, missed = next(times(schedule, now_us), None), missed_us(schedule, now_us)
+        last = last_us(schedule.state, now_us)
         return cls(
             name=schedule.name,
             queue=schedule.queue,
@@ -131,6 +139,8 @@ class ScheduleInfo:
             owner=its.owner or None,
             occurrences=schedule.state.count,
             next_at=None if following is None else time_of(following),
+            last_at=time_of(last) if last else None,
+            missed_at=None if missed is None else time_of(missed),
             datacenter=schedule.datacenter,
         )
 

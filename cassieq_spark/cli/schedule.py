@@ -219,7 +219,7 @@ def list_schedules(
     with connection.open() as client:
         found = [_shown(one) for one in client.schedules.list(queue)]
     if not out.as_json:
-        names = ("schedule", "queue", "status", "when", "next_at")
+        names = ("schedule", "queue", "status", "when", "next_at", "missed_at")
         found = [{name: one[name] for name in names} for one in found]
     out.all(found)
 
@@ -359,7 +359,8 @@ def _shown(info: ScheduleInfo) -> dict[str, Any]:
     when = info.cron or (f"every {info.every}" if info.every else f"at {info.at}")
     found |= {"queue": plain.pop("queue"), "status": plain.pop("status"), "when": when}
     found |= _plain({name: one for name, one in plain.items() if one not in (None, {})})
-    found.setdefault("next_at", None)
+    for name in ("next_at", "missed_at"):
+        found.setdefault(name, None)
     return found
 
 

@@ -176,6 +176,7 @@ class State:
         runs: The occurrences that are not due yet, or not proven.
         revoking: The runs that are being taken back.
         done_us: Slots after the cursor that were put under an earlier definition.
+        last_us: The latest slot that was put and is over, as of the last touch; 0: none.
         fills: The marks of the last calls that put some at once.
         more: Entries of a later release.
     """
@@ -185,6 +186,7 @@ class State:
     runs: tuple[Run, ...] = ()
     revoking: tuple[Run, ...] = ()
     done_us: frozenset[int] = frozenset()
+    last_us: int = 0
     fills: tuple[bytes, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -321,8 +323,8 @@ def settled(schedule: Schedule, runs: Sequence[Run], now_us: int) -> Schedule:
     """Return the schedule after its unproven runs were judged; these were found to be in."""
     kept = (one for one in schedule.state.runs if one.is_proven)
     found = (replace(one, is_proven=True) for one in runs)
-    state = replace(schedule.state, runs=_pruned((*kept, *found), now_us))
-    return replace(schedule, state=state)
+    state = replace(schedule.state, runs=(*kept, *found))
+    return replace(schedule, state=_pruned(state, now_us))
 
 
 def proven(schedule: Schedule, found: Collection[Run], now_us: int) -> Schedule:
@@ -434,16 +436,38 @@ def _only(runs: Iterable[Run], is_wanted: Callable[[Named], bool]) -> tuple[Run,
     return tuple(run for run in some if run is not None)
 
 
-def _pruned(runs: Iterable[Run], now_us: int) -> tuple[Run, ...]:
-    """Return runs without what is over: proven and due."""
-    kept = (run.only(lambda one: one.due_us > now_us) if run.is_proven else run for run in runs)
-    return tuple(run for run in kept if run is not None)
+def _pruned(state: State, now_us: int) -> State:
+    """Return a state without what is over: proven and due."""
+    kept = (
+        run.only(lambda one: one.due_us > now_us) if run.is_proven else run for run in state.runs
+    )
+    runs = tuple(run for run in kept if run is not None)
+    return replace(state, runs=runs, last_us=last_us(state, now_us))
+
+
+def last_us(state: State, now_us: int) -> int:
+    """Return the latest slot that was put and is over; 0: none."""
+    proven = (run for run in state.runs if run.is_proven)
+    over = (one.at_us for run in proven for one in run.slots if one.due_us <= now_us)
+    return max([state.last_us, *over])
+
+
+def missed_us(schedule: Schedule, now_us: int) -> int | None:
+    """Return the first slot that is due, and was not put; None: there is none."""
+    its, state = schedule.its, schedule.state
+    unproven = [one for run in state.unproven for one in run.slots]
+    found = [one.at_us for one in unproven if one.due_us <= now_us]
+    if schedule.status is Status.ACTIVE and (its.count is None or state.count < its.count):
+        fresh = (one for one in its.slots(state.cursor) if one.at_us not in state.done_us)
+        following = next(fresh, None)
+        if following is not None and following.at_us + jitter_us(schedule, following) <= now_us:
+            found.append(following.at_us)
+    return min(found, default=None)
 
 
 def _touched(schedule: Schedule, now_us: int) -> Schedule:
     """Return the schedule with the time of its next touch, without what is over."""
-    state = replace(schedule.state, runs=_pruned(schedule.state.runs, now_us))
-    schedule = replace(schedule, state=state)
+    schedule = replace(schedule, state=_pruned(schedule.state, now_us))
     return replace(schedule, touch_us=_touch_us(schedule, now_us))
 
 
@@ -497,6 +521,7 @@ def encode_state(state: State) -> bytes:
                 "revoking": [_encode_run(run) for run in state.revoking],
                 "done": sorted(state.done_us),
                 "fills": list(state.fills),
+                "last": state.last_us,
             }
         )
     )
@@ -516,6 +541,7 @@ def decode_state(stored: bytes) -> State | None:
         revoking=tuple(map(_decode_run, revoking)),
         done_us=frozenset(found.pop("done")),
         fills=tuple(found.pop("fills")),
+        last_us=found.pop("last", 0),
         more=found,
     )
 

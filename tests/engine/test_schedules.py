@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
+from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
     CasAmbiguous,
@@ -24,7 +25,7 @@ from cassieq_spark.errors import (
     StoreError,
 )
 from cassieq_spark.model.moments import time_of, us_of
-from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.queue.schedules.dispatch import dispatch, lateness
 from cassieq_spark.queue.schedules.touch import Toucher
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import timetable
@@ -581,7 +582,7 @@ def test_a_schedule_runs_at_once_beside_its_times(open_door: OpenDoor, name: str
     assert {name} == {one.headers["cassieq-schedule"] for one in messages}
     assert all(one.headers["cassieq-due"] == one.headers["cassieq-slot"] for one in messages)
     door.queue.ack(messages)
-    assert before == schedules.get(name)
+    assert replace(before, last_at=second) == schedules.get(name)
     schedules.pause(name)
     paused = schedules.run_now(name)
     assert [paused] == slots(door)
@@ -867,3 +868,84 @@ def test_a_declared_time_that_is_over_stays_as_it_is(open_door: OpenDoor, name: 
     door.clock.advance(600)
     assert {name: "keep"} == acts(door.client.schedules.apply("mine", declared))
     assert [begin + timedelta(minutes=2)] == slots(door)
+
+
+# --- what is seen of them -------------------------------------------------------------------------
+
+
+def test_a_schedule_says_when_it_was_last_due_and_since_when_it_is_late(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    made = schedules.create(name, queue=door.queue.name, cron="* * * * *", jitter=5)
+    assert (None, None) == (made.last_at, made.missed_at)
+    door.clock.advance(120)
+    assert (begin + timedelta(minutes=2), None) == (
+        schedules.get(name).last_at,
+        schedules.get(name).missed_at,
+    )
+    assert (1, 0.0) == portal.run(lateness(door.store))
+
+    before = metrics.SCHEDULE_MISFIRES.value
+    door.clock.advance(4 * HOUR_S)  # nobody dispatches
+    late = schedules.get(name)
+    assert (begin + timedelta(minutes=MINUTES_AHEAD), begin + timedelta(minutes=181)) == (
+        late.last_at,
+        late.missed_at,
+    )
+    assert late.missed_at is not None
+    count, late_s = portal.run(lateness(door.store))
+    expected_s = (door.clock.now_us() - us_of(late.missed_at)) / 1e6
+    assert (1, True) == (count, expected_s - 1 < late_s <= expected_s)
+    assert before == metrics.SCHEDULE_MISFIRES.value
+
+    passes = metrics.SCHEDULE_PASSES.value
+    schedules.dispatch()
+    assert (passes + 1, before + 1) == (
+        metrics.SCHEDULE_PASSES.value,
+        metrics.SCHEDULE_MISFIRES.value,
+    )
+    again = schedules.get(name)
+    assert (None, begin + timedelta(minutes=242)) == (again.missed_at, again.last_at)
+    assert (1, 0.0) == portal.run(lateness(door.store))
+    schedules.dispatch()
+    assert before + 1 == metrics.SCHEDULE_MISFIRES.value
+
+    door.clock.advance(5 * HOUR_S)
+    schedules.pause(name)
+    assert (None, (1, 0.0)) == (schedules.get(name).missed_at, portal.run(lateness(door.store)))
+
+
+def test_what_cannot_be_filled_is_counted_and_late(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.client.delete_queue(door.queue.name, force=True)
+    door.clock.advance(5 * HOUR_S)
+    before = metrics.SCHEDULE_FAILURES.value
+    door.client.schedules.dispatch()
+    assert before + 1 == metrics.SCHEDULE_FAILURES.value
+    assert portal.run(lateness(door.store))[1] > HOUR_S
+
+
+def test_a_row_that_does_not_say_when_it_was_last_due_is_read(
+    open_door: OpenDoor, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a former release has written it."""
+    door = open_door(**QUICK)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, every=60)
+    row = portal.run(door.store.timetable.find(name))
+    assert row is not None
+    *defined, state, touch_us = timetable._defined(row.value)
+    former = {key: one for key, one in msgpack.unpackb(state).items() if key != "last"}
+    columns = (*defined, msgpack.packb(former), touch_us)
+    monkeypatch.setattr(timetable, "_defined", lambda _: columns)
+    portal.run(door.store.timetable.define(row, row.value))
+    monkeypatch.undo()
+    assert (None, None) == (schedules.get(name).last_at, schedules.get(name).owner)
+    door.clock.advance(60)
+    assert schedules.get(name).last_at is not None
+    assert schedules.alter(name, body=b"y").last_at == schedules.get(name).last_at

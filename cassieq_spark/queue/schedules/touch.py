@@ -89,6 +89,7 @@ class _Draft:
     row: Stored[Schedule]
     schedule: Schedule
     cursor: Slot
+    is_late: bool
     fill: bytes | None
     packed: list[tuple[Occurrence, LaneId, Packed]]
     placed: list[tuple[Occurrence, Placed]] = field(default_factory=list)
@@ -202,7 +203,8 @@ class Toucher:
                     fill = again.mark
                     todo += [Occurrence(one, rules.AT_ONCE_US) for one in again.slots]
             packed = [(what, *await self._packed(schedule, what)) for what in todo]
-            return _Draft(found, row, schedule, cursor, fill, packed)
+            is_late = fills and rules.missed_us(schedule, now_us) is not None
+            return _Draft(found, row, schedule, cursor, is_late, fill, packed)
         raise self._lane.contended(f"schedule {found.name!r}")
 
     async def _take_back(self, row: Stored[Schedule]) -> None:
@@ -312,6 +314,8 @@ class Toucher:
             draft.found.has_filled = has_filled
         if now is None or not rules.names_all(now.value, schedule.state.unproven):
             return False
+        if draft.is_late:
+            metrics.SCHEDULE_MISFIRES.inc(self._lane.queue)
         draft.row = now
         return True
 

@@ -196,6 +196,10 @@ class Schedule(BaseModel):
     owner: str | None
     occurrences: int = Field(description="How many were put, those put ahead among them.")
     next_at: str | None = Field(description="Its next time; null: it has ended, or is paused.")
+    last_at: str | None = Field(description="Its latest time that was put and is over.")
+    missed_at: str | None = Field(
+        description="Its first time that is over and was not put; null: it keeps up."
+    )
     body: str | None
     encoding: Encoding | None
     tag: str | None

@@ -13,6 +13,7 @@ from cassieq_spark.model.moments import show_time
 from cassieq_spark.model.rights import Right
 from cassieq_spark.queue.inspect.letters import body_as_object
 from cassieq_spark.schedules import ScheduleInfo, Schedules
+from cassieq_spark.server import door
 from cassieq_spark.server.door import in_turn
 from cassieq_spark.server.rest.call import Answer, Call
 
@@ -20,7 +21,9 @@ from cassieq_spark.server.rest.call import Answer, Call
 @in_turn
 async def list_schedules(call: Call) -> dict[str, Any]:
     """List the schedules of a queue by name, without what they put."""
-    own = ((call.principal.own_name(one.name), one) for one in await _of(call).list(call.queue))
+    own = (
+        (call.principal.own_name(one.name), one) for one in await of_queue(call).list(call.queue)
+    )
     left = sorted((name, one) for name, one in own if name is not None and name > call.query.after)
     page = left[: call.query.max_schedules]
     return {
@@ -35,8 +38,8 @@ async def create(call: Call) -> Answer:
 
     An existing schedule of this queue is returned if it has the same definition.
     """
-    found, is_new = await _of(call).find_or_create(
-        _name(call), queue=call.queue, **call.body.given()
+    found, is_new = await of_queue(call).find_or_create(
+        name_of(call), queue=call.queue, **call.body.given()
     )
     return Answer(_shown(call, found), 201 if is_new else 200)
 
@@ -44,13 +47,13 @@ async def create(call: Call) -> Answer:
 @in_turn
 async def show(call: Call) -> dict[str, Any]:
     """Show a schedule."""
-    return _shown(call, await _of(call).get(_name(call)))
+    return _shown(call, await of_queue(call).get(name_of(call)))
 
 
 @in_turn
 async def alter(call: Call) -> dict[str, Any]:
     """Change a schedule from now on; what was put ahead is taken back."""
-    return _shown(call, await _of(call).alter(_name(call), **call.body.given()))
+    return _shown(call, await of_queue(call).alter(name_of(call), **call.body.given()))
 
 
 @in_turn
@@ -59,19 +62,19 @@ async def pause(call: Call) -> dict[str, Any]:
 
     It may be paused already.
     """
-    return _shown(call, await _of(call).pause(_name(call)))
+    return _shown(call, await of_queue(call).pause(name_of(call)))
 
 
 @in_turn
 async def resume(call: Call) -> dict[str, Any]:
     """Go on with a paused schedule, from now on."""
-    return _shown(call, await _of(call).resume(_name(call)))
+    return _shown(call, await of_queue(call).resume(name_of(call)))
 
 
 @in_turn
 async def delete(call: Call) -> None:
     """Delete a schedule; what was put ahead is taken back."""
-    await _of(call).delete(_name(call))
+    await of_queue(call).delete(name_of(call))
 
 
 @in_turn
@@ -80,29 +83,30 @@ async def run(call: Call) -> dict[str, Any]:
 
     The schedule may be paused. If the answer is lost, look for the message before you ask again.
     """
-    return {"slot": show_time(await _of(call).run_now(_name(call)))}
+    return {"slot": show_time(await of_queue(call).run_now(name_of(call)))}
 
 
 @in_turn
 async def backfill(call: Call) -> dict[str, Any]:
     """Put the messages of up to 500 past times once more; so does the same request again."""
     given = call.body
-    return {"put": await _of(call).backfill(_name(call), given.begin, given.end)}
+    return {"put": await of_queue(call).backfill(name_of(call), given.begin, given.end)}
 
 
 @in_turn
 async def next_times(call: Call) -> dict[str, Any]:
     """Show the next times of a schedule, in its time zone; none if it is paused."""
-    found = await _of(call).next_times(_name(call), call.query.count)
+    found = await of_queue(call).next_times(name_of(call), call.query.count)
     return {"times": [one.isoformat() for one in found]}
 
 
-def _of(call: Call) -> AsyncSchedules:
+def of_queue(call: door.Call) -> AsyncSchedules:
     """The schedules of the queue that the caller has the right on."""
     return AsyncSchedules(Schedules(call.backend.store, queue=call.queue))
 
 
-def _name(call: Call) -> str:
+def name_of(call: door.Call) -> str:
+    """The schedule of the path, as the client knows it."""
     return call.principal.full_name(str(call.request.path_params["schedule"]))
 
 
@@ -113,7 +117,7 @@ def _shown(call: Call, info: ScheduleInfo, *, whole: bool = True) -> dict[str, A
         "queue": call.principal.own_name(info.queue),
         **_plain(info, ("status", "cron", "timezone", "every", "at", "start", "end", "count")),
         **_plain(info, ("jitter", "horizon", "misfire", "catch_up", "priority", "ttl", "owner")),
-        **_plain(info, ("occurrences", "next_at")),
+        **_plain(info, ("occurrences", "next_at", "last_at", "missed_at")),
         **dict.fromkeys(("body", "encoding", "tag", "headers", "group", "key")),
     }
     if whole and call.principal.may(Right.READ, call.queue):
