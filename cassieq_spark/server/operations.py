@@ -23,6 +23,7 @@ from cassieq_spark.server.sqs.messages import SEND, each, one
 from cassieq_spark.server.sqs.protocol import Kind, Parameters, batch_of, parameters
 from cassieq_spark.server.ui import messages as ui_messages
 from cassieq_spark.server.ui import queues as ui_queues
+from cassieq_spark.server.ui import schedules as ui_schedules
 from cassieq_spark.server.ui import session
 from cassieq_spark.server.ui.page import Form
 
@@ -235,6 +236,13 @@ PAGES: Final = (
     Page("askDelete", Right.DELETE, partial(ui_queues.ask, what="delete"),
          "GET", f"{QUEUE}/delete"),
     Page("delete", Right.DELETE, ui_queues.delete, "POST", f"{QUEUE}/delete", ui_queues.Sure),
+    Page("schedules", Right.INFO, ui_schedules.overview, "GET", "/schedules",
+         ui_schedules.Listing),
+    *(
+        Page(f"{what}Schedule", Right.INFO, partial(ui_schedules.act, what=what), "POST",
+             f"{SCHEDULE}/{what}", Form)
+        for what in ("pause", "resume", "run")
+    ),
     Page("repair", Right.INFO, ui_queues.repairs, "GET", "/repair"),
 )
 # fmt: on

@@ -141,12 +141,15 @@ def test_each_page_asks_for_its_right(
     guarded: Gateway, account: Account, orders: cassieq.Queue
 ) -> None:
     assert orders.name
+    keys = {
+        one: pair(account.new_key(*all_but(one))) for one in {one.right for one in PAGES} if one
+    }
     for page in PAGES:
         if page.right is None:
             continue
-        path = "/ui" + page.path.format(queue="orders")
+        path = "/ui" + page.path.format(queue="orders", schedule="x")
         with Visitor(guarded.url) as lacking:
-            lacking.log_in(pair(account.new_key(*all_but(page.right))))
+            lacking.log_in(keys[page.right])
             if page.method == "GET":
                 refused = lacking.get(path)
             else:
@@ -216,7 +219,7 @@ def test_each_form_needs_the_mark_and_a_login(
     visitor.log_in(account.key)
     visitor.get("/ui/")
     for page in PAGES:
-        path = "/ui" + page.path.format(queue="orders")
+        path = "/ui" + page.path.format(queue="orders", schedule="x")
         if page.method == "POST":
             fields = {**_fields(page.parameters, "0" * 64), "name": "orders", "sure": "true"}
             known = {name: fields[name] for name in page.parameters.model_fields if name in fields}
