@@ -212,6 +212,30 @@ def test_a_form_needs_the_mark_of_this_visitor(
     assert visitor.session is not None
 
 
+def test_a_queue_is_paused_and_resumed_by_a_key_that_may(
+    visitor: Visitor, account: Account, orders: cassieq.Queue
+) -> None:
+    """A session has no right to create, so the page asks the key that has logged in."""
+    visitor.log_in(account.key_for("info"))
+    assert "/pause" not in visitor.get("/ui/queues/orders").text
+    visitor.http.cookies.clear()
+    visitor.log_in(account.key)
+    page = visitor.get("/ui/queues/orders")
+    assert "/ui/queues/orders/pause" in page.text
+    assert 303 == visitor.post("/ui/queues/orders/pause").status_code
+    assert (0,) == orders.paused()
+    visitor.get("/ui/queues/orders")
+    assert 303 == visitor.post("/ui/queues/orders/resume").status_code
+    assert () == orders.paused()
+
+    visitor.http.cookies.clear()
+    visitor.log_in(account.key_for("info,put"))
+    visitor.get("/ui/queues/orders")
+    refused = visitor.http.post("/ui/queues/orders/pause", data={"csrf": visitor.csrf})
+    assert (403, "access_denied") == problem_of(refused)
+    assert () == orders.paused()
+
+
 def test_each_form_needs_the_mark_and_a_login(
     guarded: Gateway, visitor: Visitor, account: Account, orders: cassieq.Queue
 ) -> None:
