@@ -57,6 +57,7 @@ from cassieq_spark.repair.report import QueueRepair as QueueRepair
 from cassieq_spark.repair.report import Redriven as Redriven
 from cassieq_spark.repair.report import RepairReport as RepairReport
 from cassieq_spark.repair.report import VerifyReport as VerifyReport
+from cassieq_spark.schedules import ScheduleChange as ScheduleChange
 from cassieq_spark.schedules import ScheduleInfo as ScheduleInfo
 from cassieq_spark.schedules import Schedules as Schedules
 from cassieq_spark.worker.routes import Worker as Worker

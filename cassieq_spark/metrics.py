@@ -212,6 +212,16 @@ NODE_CLOCKS_WRONG: Final = _by(
     "Measurements, one a minute, in which a Cassandra node's clock was more than a second apart "
     "from the others'.",
 )
+SCHEDULE_PASSES: Final = _counter(
+    "schedule_passes_total", "Passes over all schedules that this process ran."
+)
+SCHEDULE_FAILURES: Final = _counter(
+    "schedule_failures_total", "Schedules that a pass could not fill. The next pass tries it again."
+)
+SCHEDULE_MISFIRES: Final = _by_queue(
+    "schedule_misfires_total",
+    "Touches of schedules that found times which were over and not put, since nobody dispatched.",
+)
 HTTP_REFUSED: Final = _by(
     "status",
     "http_refused_total",
@@ -271,7 +281,15 @@ SCAN_QUEUES: Final = Family(
     "Queues that the last scan found, by whether they were counted or did not answer.",
     ("outcome",),
 )
-OF_SCANS: Final = (SCAN_LEADER, SCAN_AGE, SCAN_DURATION, SCAN_QUEUES)
+SCHEDULES: Final = Family("schedules", "Schedules of the data centre, paused ones among them.")
+SCHEDULES_LATE: Final = Family(
+    "schedules_late_seconds",
+    "Seconds since the first time of a schedule that is over and was not put, of the schedule "
+    "that is latest; 0 if all keep up.",
+)
+OF_SCANS: Final = (
+    SCAN_LEADER, SCAN_AGE, SCAN_DURATION, SCAN_QUEUES, SCHEDULES, SCHEDULES_LATE,
+)  # fmt: skip
 
 # --- passes of repair, in the process that runs them ----------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Unpack
@@ -16,20 +16,24 @@ from cassieq_spark.errors import ClientClosed, OptionInvalid, UsageError
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import group as groups
 from cassieq_spark.model.frozen import freeze, frozen
+from cassieq_spark.model.ids import QueueName
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.model.recurring import (
     NEVER_US,
     Definition,
-    Occurrence,
     Schedule,
     Status,
+    last_us,
+    missed_us,
     times,
 )
 from cassieq_spark.model.rows.writer import MAX_REFUSALS
 from cassieq_spark.model.slots import Cron, Slot
-from cassieq_spark.options import arguments, queue_name
-from cassieq_spark.options.schedules import ScheduleArguments, definition_of, interval
+from cassieq_spark.options import arguments, queue_name, schedule_name
+from cassieq_spark.options.schedules import OWNER, ScheduleArguments, definition_of, interval
 from cassieq_spark.queue.find import open_lane
+from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.schedules import declared as declaring
 from cassieq_spark.queue.schedules import define
 from cassieq_spark.queue.schedules.dispatch import QUEUES, Dispatched, Touchers, dispatch
 from cassieq_spark.queue.schedules.touch import Fill, Touched, Toucher, computing
@@ -64,6 +68,9 @@ class ScheduleInfo:
         status: ``active``, ``paused`` or ``deleting``.
         occurrences: How many were put, those that were put ahead among them.
         next_at: Its next time; None: it has ended, or is paused.
+        last_at: Its latest time that was put and is over; None: there was none.
+        missed_at: Its first time that is over and was not put; None: it keeps up. A touch puts it,
+            or passes it over, as ``misfire`` says.
         datacenter: The home of its queue.
     """
 
@@ -88,8 +95,11 @@ class ScheduleInfo:
     priority: int
     key: str | None
     ttl: timedelta | None
+    owner: str | None
     occurrences: int
     next_at: datetime | None
+    last_at: datetime | None
+    missed_at: datetime | None
     datacenter: str
 
     def __post_init__(self) -> None:
@@ -100,9 +110,10 @@ class ScheduleInfo:
         """Describe the schedule of a row; not part of the API."""
         its = schedule.its
         headers, group = groups.split(dict(its.headers))
-        following = None
+        following = missed = None
         with suppress(OptionInvalid), computing(schedule.name):
-            following = next(times(schedule, now_us), None)
+            following, missed = next(times(schedule, now_us), None), missed_us(schedule, now_us)
+        last = last_us(schedule.state, now_us)
         return cls(
             name=schedule.name,
             queue=schedule.queue,
@@ -125,10 +136,52 @@ class ScheduleInfo:
             priority=its.priority,
             key=its.key,
             ttl=interval(its.ttl_us),
+            owner=its.owner or None,
             occurrences=schedule.state.count,
             next_at=None if following is None else time_of(following),
+            last_at=time_of(last) if last else None,
+            missed_at=None if missed is None else time_of(missed),
             datacenter=schedule.datacenter,
         )
+
+
+@frozen
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleChange:
+    """What `Schedules.apply` does about one schedule.
+
+    Attributes:
+        action: ``create``, ``alter``, ``delete`` or ``keep``.
+        before, after: The arguments that change, by name; empty unless it is altered.
+    """
+
+    name: str
+    action: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        freeze(self, "before", "after")
+
+    @classmethod
+    def of(cls, step: declaring.Step, now_us: int) -> ScheduleChange:
+        """Describe a step; not part of the API."""
+        sides: list[dict[str, Any]] = [{}, {}]
+        if step.before is None or step.after is None:
+            action = "create" if step.before is None else "delete"
+        else:
+            old, new = (
+                ScheduleInfo.of(replace(step.before, definition=one), now_us)
+                for one in (step.before.its, step.after)
+            )
+            names = [
+                one
+                for one in ScheduleArguments.__annotations__
+                if getattr(old, one) != getattr(new, one)
+            ]
+            sides = [{one: getattr(side, one) for one in names} for side in (old, new)]
+            action = "alter" if names else "keep"
+        return cls(name=step.name, action=action, before=sides[0], after=sides[1])
 
 
 class Schedules(OfOneProcess):
@@ -139,8 +192,14 @@ class Schedules(OfOneProcess):
     noticed.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, queue: str | None = None) -> None:
+        """Prepare; nothing is read.
+
+        Args:
+            queue: Only the schedules of this queue exist for these calls; None: all do.
+        """
         self._store = store
+        self._queue = queue
         self._lead = Lead(store, LEAD)
         self._touchers: Touchers = Recent(QUEUES)
 
@@ -169,7 +228,8 @@ class Schedules(OfOneProcess):
                 - ``misfire``: what becomes of times that were missed: ``latest`` (the last one is
                   put), ``all`` (up to ``catch_up``, 100) or ``skip``;
                 - ``body``, ``tag``, ``headers``, ``group``, ``priority``, ``key``, ``ttl``: those
-                  of `Queue.put`, 64 KiB together.
+                  of `Queue.put`, 64 KiB together;
+                - ``owner``: whoever declares it, see `apply`.
 
         Raises:
             OptionInvalid, BodyInvalid: An argument has a wrong form; nothing was written.
@@ -177,16 +237,23 @@ class Schedules(OfOneProcess):
             errors.ScheduleExists: A schedule of that name has another definition.
             StoreError: It may have been created. Call again.
         """
-        of_queue, checked = queue_name(queue), queue_name(name)
+        return (await self._created(name, queue, definition))[0]
+
+    @blocking
+    async def find_or_create(
+        self, name: str, *, queue: str, **definition: Unpack[ScheduleArguments]
+    ) -> tuple[ScheduleInfo, bool]:
+        """Do as `create` does, and also return whether this call has created the schedule."""
+        return await self._created(name, queue, definition)
+
+    async def _created(
+        self, name: str, queue: str, definition: ScheduleArguments
+    ) -> tuple[ScheduleInfo, bool]:
+        of_queue, checked = queue_name(queue), schedule_name(name)
         await schema.check(self._store.session)
         lane = await open_lane(self._store, of_queue)
-        before = await self._store.timetable.find(checked)
-        given = dict(definition)
-        there = None if before is None else before.value.definition
-        if there is not None and there.every_us and not given.get("start"):
-            given["start"] = time_of(there.start_us)  # of an earlier call
-        made = definition_of(given, now_us=self._store.clock.now_us())
-        return self._shown(await define.create(lane, checked, made))
+        found, is_new = await define.create(lane, checked, _made_of(definition))
+        return self._shown(found), is_new
 
     @blocking
     async def alter(self, name: str, **changes: Unpack[ScheduleArguments]) -> ScheduleInfo:
@@ -205,6 +272,45 @@ class Schedules(OfOneProcess):
             return definition_of(changes, now_us=now_us, before=before)
 
         return await self._altered(name, change, None)
+
+    @blocking
+    async def apply(
+        self,
+        owner: str,
+        declared: Mapping[str, Mapping[str, Any]],
+        *,
+        prune: bool = False,
+        dry_run: bool = False,
+    ) -> Sequence[ScheduleChange]:
+        """Create and alter schedules until they are as an owner declares; return what changes.
+
+        A further call with the same changes nothing, and one that was cut off is carried on by it.
+        Whether a schedule is paused stays as it is.
+
+        Args:
+            owner: Its schedules have this label. Those of others, or of nobody, are not changed.
+            declared: By name: the arguments of `create`, ``queue`` among them. What is left out has
+                its default; only an ``every`` keeps the ``start`` that it has.
+            prune: Also delete schedules of this owner that are not declared.
+            dry_run: Write nothing.
+
+        Raises:
+            OptionUnknown, OptionInvalid, BodyInvalid, QueueNotFound: A definition is wrong, and is
+                named; nothing was written.
+            errors.ScheduleExists: A schedule belongs to somebody else, or has another queue.
+            StoreError: Some may be changed. Call again.
+        """
+        OWNER.checked("owner", owner)
+        await schema.check(self._store.session)
+        made: dict[str, tuple[QueueName, declaring.Make]] = {}
+        for name, given in declared.items():
+            rest = {**given, "owner": owner}
+            made[schedule_name(name)] = queue_name(rest.pop("queue", None)), _made_of(rest, name)
+        steps = await declaring.plan(self._store, owner, made, prune=prune)
+        for step in () if dry_run else steps:
+            await declaring.carry_out(self._store, owner, step)
+        now_us = self._store.clock.now_us()
+        return [ScheduleChange.of(step, now_us) for step in steps]
 
     @blocking
     async def pause(self, name: str) -> ScheduleInfo:
@@ -285,21 +391,48 @@ class Schedules(OfOneProcess):
         for slot in row.its.slots(Slot(begin_us - 1)):
             if slot.at_us > min(end_us, now_us):
                 break
-            slots.append(Occurrence(slot, slot.at_us))
+            slots.append(slot)
             if len(slots) > MOST_BACKFILLED:
                 raise OptionInvalid(
                     f"schedule {name!r} has more than {MOST_BACKFILLED} times between begin and "
                     "end. Put them in several calls"
                 )
-        if not slots:
-            return 0
+        if slots:
+            await self._fill(lane, row.name, slots)
+        return len(slots)
+
+    @blocking
+    async def run_now(self, name: str) -> datetime:
+        """Put a message of a schedule at once, beside those of its times; return its slot.
+
+        A call puts it exactly once, even if this process dies: others carry it on. A further call
+        puts a further message, so look before you repeat one that has failed: the message has the
+        slot in its header ``cassieq-slot``. It counts neither as one of ``count`` nor as a time of
+        the schedule, which may be paused.
+
+        Raises:
+            errors.ScheduleNotFound: There is none.
+            StoreError: It may have been put.
+        """
+        row = await self._row(name)
+        lane = await open_lane(self._store, row.queue)
+        at_us = lane.clock.now_us() // 1_000 * 1_000  # as headers show it
+        with computing(row.name):
+            one = next(row.its.slots(Slot(at_us - 1)), None)
+        if one is not None and one.at_us < at_us + 1_000:
+            at_us -= 1_000  # that slot has a message of its own
+        await self._fill(lane, row.name, [Slot(at_us)])
+        return time_of(at_us)
+
+    async def _fill(self, lane: Lane, name: str, slots: Sequence[Slot]) -> None:
+        """Put these slots at once: the row names the call, so whoever loses an answer finds it."""
         fill = Fill(self._store.entropy.new_uuid().bytes, slots)
         for _ in range(MAX_REFUSALS):
-            found = _checked((await Toucher(lane).touch([row.name], again=fill))[0]).row
-            if found is None:
-                raise define.missing(row.name)
-            if fill.mark in found.value.state.fills:
-                return len(slots)
+            found = _checked((await Toucher(lane).touch([name], again=fill))[0])
+            if found.has_filled:
+                return
+            if found.row is None:
+                raise define.missing(name)
         raise lane.contended(f"schedule {name!r}")
 
     @blocking
@@ -332,9 +465,11 @@ class Schedules(OfOneProcess):
 
     async def _row(self, name: str) -> Schedule:
         await schema.check(self._store.session)
-        checked = queue_name(name)
+        checked = schedule_name(name)
         row = await self._store.timetable.find(checked)
         if row is None or row.value.definition is None:
+            raise define.missing(checked)
+        if self._queue not in {None, row.value.queue}:
             raise define.missing(checked)
         return row.value
 
@@ -365,6 +500,29 @@ def dispatching(schedules: Schedules) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join(LEFT_S)  # what a pass leaves, the next one carries on
+
+
+def _made_of(given: Mapping[str, Any], name: str = "") -> declaring.Make:
+    """Return what makes the definition that these arguments declare.
+
+    Args:
+        name: The schedule that an error is to name.
+    """
+
+    def make(there: Definition | None, now_us: int) -> Definition:
+        found = dict(given)
+        if there is not None and there.every_us and found.get("every") and not found.get("start"):
+            found["start"] = time_of(there.start_us)  # of an earlier call
+        # What is there may have ended, as it was declared.
+        before = None if there is None else Definition()
+        try:
+            return definition_of(found, now_us=now_us, before=before)
+        except UsageError as error:
+            if not name:
+                raise
+            raise type(error)(f"schedule {name!r}: {error.message}") from error
+
+    return make
 
 
 def _same(definition: Definition, _: int) -> Definition:

@@ -25,6 +25,7 @@ from cassieq_spark.options.values import Secret
 from cassieq_spark.queue import admin as queue_admin
 from cassieq_spark.queue.find import every_row
 from cassieq_spark.queue.lane import attempts
+from cassieq_spark.queue.schedules.define import finish
 from cassieq_spark.store.store import Store
 from cassieq_spark.store.tables.accounts import AccountRow, AccountStatus, KeyRow
 from cassieq_spark.store.tables.queues import QueueRow
@@ -198,7 +199,7 @@ class AccountAdmin:
         return [row for row in await every_row(self._store) if row.name.startswith(prefix)]
 
     async def delete(self, name: str, *, with_queues: bool = False) -> int:
-        """Delete an account with its keys, and return how many queues were deleted with it.
+        """Delete an account with its keys and schedules; return how many queues it had.
 
         A deletion that was cut off goes on where it stopped. Its keys are refused within ten
         seconds; wait for that long before you give the name to somebody else.
@@ -219,6 +220,7 @@ class AccountAdmin:
         for queue in deleted:
             with suppress(errors.QueueNotFound):  # somebody else was faster
                 await queue_admin.delete(self._store, queue.name)
+        await self._delete_schedules(name)
         for key_id in row.key_ids:
             await self._store.account_keys.delete(key_id)
         stored = await self._store.accounts.read(name)
@@ -226,6 +228,13 @@ class AccountAdmin:
             await self._store.accounts.delete(stored)
         event(_logger, "account_deleted", account=name, queues=len(deleted))
         return len(deleted)
+
+    async def _delete_schedules(self, name: str) -> None:
+        """Delete the schedules of an account: they would put into queues of whoever has it next."""
+        with suppress(errors.SchemaMissing):  # an earlier release has made the tables
+            for one in await self._store.timetable.read_all():
+                if one.name.startswith(f"{name}/") or one.queue.startswith(f"{name}/"):
+                    await finish(self._store, one)
 
     async def _insert_key(
         self, account: AccountRow, key_id: str, grants: tuple[Grant, ...], master_key: MasterKey

@@ -17,13 +17,16 @@ class AsyncSchedules(OfOneProcess):
         self._sync = schedules
 
     alter = awaited(Schedules.alter)
+    apply = awaited(Schedules.apply)
     backfill = awaited(Schedules.backfill)
     create = awaited(Schedules.create)
     delete = awaited(Schedules.delete)
     dispatch = awaited(Schedules.dispatch)
     dispatch_as_leader = awaited(Schedules.dispatch_as_leader)
+    find_or_create = awaited(Schedules.find_or_create)
     get = awaited(Schedules.get)
     list = awaited(Schedules.list)
     next_times = awaited(Schedules.next_times)
     pause = awaited(Schedules.pause)
     resume = awaited(Schedules.resume)
+    run_now = awaited(Schedules.run_now)

@@ -366,7 +366,7 @@ def batches(source: BinaryIO | None = None) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def whole(path: Path) -> bytes:
+def whole(path: Path, named: str = "--file") -> bytes:
     """Read a file as one body; ``-`` is standard input.
 
     Raises:
@@ -380,5 +380,5 @@ def whole(path: Path) -> bytes:
             return file.read(MAX_BODY_BYTES + 1)
     except OSError as error:
         raise OptionInvalid(
-            f"--file {path} cannot be read: {error.strerror}. Name a file that can be read"
+            f"{named} {path} cannot be read: {error.strerror}. Name a file that can be read"
         ) from error

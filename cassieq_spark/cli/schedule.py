@@ -1,9 +1,10 @@
-"""``cassieq schedule`` creates, lists, shows, alters, pauses, resumes and deletes schedules."""
+"""``cassieq schedule`` creates, lists, alters, pauses, runs, applies and deletes schedules."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC
@@ -19,7 +20,7 @@ from cassieq_spark.cli.messages import header_of, show_bytes, whole
 from cassieq_spark.cli.queue import Yes, make_sure, with_resets
 from cassieq_spark.cli.shell import FAILED, Interrupt, Printed, print_problem
 from cassieq_spark.clock import SystemClock
-from cassieq_spark.errors import OptionInvalid
+from cassieq_spark.errors import CassieqError, OptionInvalid
 from cassieq_spark.options import values
 from cassieq_spark.schedules import ScheduleInfo, dispatching
 
@@ -53,19 +54,14 @@ _FLAGS: Final[Mapping[str, tuple[Any, str | None, str]]] = {
     "priority": (int, "N", "The messages' priority; a higher one goes out first."),
     "key": (str, None, "Messages of one key stay in one lane."),
     "ttl": (str, "TIME", "How long a message lives from when it is due."),
+    "owner": (str, None, "Whoever declares the schedule in a file, see apply."),
 }
 """The flags of a definition: type, metavar and help."""
 
 
 def _definition(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that were given."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
-        match _FLAGS[name]:
-            case (_, "TIME", _):
-                given[name] = Seconds().read(name, value)
-            case (_, "WHEN", _):
-                given[name] = _MOMENT.checked(f"--{name}", value)
+    given = _converted({name: value for name, value in flags.items() if value is not None})
     if "header" in given:
         given["headers"] = dict(map(header_of, given.pop("header")))
     if "body" in given:
@@ -74,6 +70,17 @@ def _definition(flags: dict[str, Any]) -> dict[str, Any]:
         given["body"] = os.fsencode(given["body"])
     if "file" in given:
         given["body"] = whole(given.pop("file"))
+    return given
+
+
+def _converted(given: dict[str, Any], prefix: str = "--") -> dict[str, Any]:
+    """Return the arguments with times of texts."""
+    for name, value in given.items():
+        kind = _FLAGS[name][1] if name in _FLAGS and isinstance(value, str) else None
+        if kind == "TIME":
+            given[name] = Seconds().read(name, value)
+        elif kind == "WHEN":
+            given[name] = _MOMENT.checked(f"{prefix}{name}", value)
     return given
 
 
@@ -131,6 +138,70 @@ def alter(
         out.result(_shown(client.schedules.alter(schedule, **changes)))
 
 
+@command(app)
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file in TOML.")],
+    connection: Connected,
+    out: Printed,
+    *,
+    prune: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Create and alter schedules until they are as a file declares. Twice changes nothing more.
+
+    The file names its owner, and has a table [schedules.NAME] for each, with the queue and the
+    flags of create; a body may be in a file beside it. Schedules of other owners, or of none, are
+    left alone.
+
+    Args:
+        prune: Delete schedules of this owner that the file does not declare.
+        dry_run: Show what would change, and write nothing.
+
+    Example:
+        cassieq schedule apply schedules.toml --prune --dry-run
+    """
+    owner, declared = _declared(file)
+    with connection.open() as client:
+        done = client.schedules.apply(owner, declared, prune=prune, dry_run=dry_run)
+    rows = []
+    for one in done:
+        sides = _plain(one.before), _plain(one.after)
+        changes = [f"{name}: {sides[0][name]} -> {text}" for name, text in sides[1].items()]
+        found: dict[str, Any] = {"schedule": one.name, "action": one.action}
+        more = {"before": sides[0], "after": sides[1]}
+        rows.append({**found, **(more if out.as_json else {"changes": "; ".join(changes)})})
+    out.all(rows)
+
+
+def _declared(file: Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return the owner of a file, and the arguments of its schedules by name.
+
+    Raises:
+        OptionInvalid: The file cannot be read, or has another form.
+    """
+    try:
+        found = tomllib.loads(whole(file, "file").decode())
+        owner, tables = found.pop("owner"), found.pop("schedules", {})
+        declared = {name: _converted(dict(table), "") for name, table in tables.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, CassieqError):
+            raise
+        raise OptionInvalid(
+            f"{file} cannot be read ({type(error).__name__}: {error}). It is TOML, with an owner "
+            "and a table [schedules.NAME] for each schedule"
+        ) from error
+    if found:
+        raise OptionInvalid(
+            f"{file} has {sorted(found)[0]!r}, which is neither owner nor schedules. Leave it out"
+        )
+    for one in declared.values():
+        if isinstance(one.get("body"), str):
+            one["body"] = one["body"].encode()
+        if "file" in one:
+            one["body"] = whole(file.parent / str(one.pop("file")), "file")
+    return owner, declared
+
+
 @command(app, "list")
 def list_schedules(
     connection: Connected,
@@ -148,7 +219,7 @@ def list_schedules(
     with connection.open() as client:
         found = [_shown(one) for one in client.schedules.list(queue)]
     if not out.as_json:
-        names = ("schedule", "queue", "status", "when", "next_at")
+        names = ("schedule", "queue", "status", "when", "next_at", "missed_at")
         found = [{name: one[name] for name in names} for one in found]
     out.all(found)
 
@@ -221,6 +292,18 @@ def delete(schedule: Name, connection: Connected, out: Printed, *, yes: Yes = Fa
 
 
 @command(app)
+def run(schedule: Name, connection: Connected, out: Printed) -> None:
+    """Put a message of a schedule at once, beside those of its times. It may be paused.
+
+    Example:
+        cassieq schedule run report
+    """
+    with connection.open() as client:
+        slot = client.schedules.run_now(schedule)
+    out.result({"schedule": schedule, "slot": slot.isoformat()})
+
+
+@command(app)
 def backfill(
     schedule: Name,
     connection: Connected,
@@ -275,16 +358,22 @@ def _shown(info: ScheduleInfo) -> dict[str, Any]:
     found: dict[str, Any] = {"schedule": plain.pop("name")}
     when = info.cron or (f"every {info.every}" if info.every else f"at {info.at}")
     found |= {"queue": plain.pop("queue"), "status": plain.pop("status"), "when": when}
-    for name, value in plain.items():
-        if value is None or value == {}:
-            continue
+    found |= _plain({name: one for name, one in plain.items() if one not in (None, {})})
+    for name in ("next_at", "missed_at"):
+        found.setdefault(name, None)
+    return found
+
+
+def _plain(values_of: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes of a schedule as the command line shows them."""
+    found: dict[str, Any] = {}
+    for name, value in values_of.items():
         if name == "body":
             found[name] = show_bytes(value)
-        elif hasattr(value, "total_seconds"):
-            found[f"{name}_s"] = value.total_seconds()
+        elif name in {"every", "jitter", "horizon", "ttl"}:
+            found[f"{name}_s"] = None if value is None else value.total_seconds()
         elif hasattr(value, "isoformat"):
             found[name] = value.isoformat()
         else:
-            found[name] = value
-    found.setdefault("next_at", None)
+            found[name] = dict(value) if isinstance(value, Mapping) else value
     return found

@@ -58,8 +58,14 @@ class _Ours(Collector):
                 (("counted",), len(scan.queues)),
                 (("unanswered",), scan.unanswered),
             ],
+            **_of_schedules(scan.schedules),
             **_of_queues(scan.queues),
         }
+
+
+def _of_schedules(found: tuple[int, float] | None) -> dict[Family, Samples]:
+    both = metrics.SCHEDULES, metrics.SCHEDULES_LATE
+    return {} if found is None else {of: [((), one)] for of, one in zip(both, found, strict=True)}
 
 
 def _of_queues(queues: Iterable[Counted]) -> dict[Family, Samples]:

@@ -23,6 +23,7 @@ from cassieq_spark.model.ids import LaneId
 from cassieq_spark.queue.find import lanes_of
 from cassieq_spark.queue.inspect.stats import QueueStats, scheduled_later, stats
 from cassieq_spark.queue.lane import Lane
+from cassieq_spark.queue.schedules.dispatch import lateness
 from cassieq_spark.repair.lead import Lead, leading
 from cassieq_spark.store import portal
 from cassieq_spark.store.store import Store
@@ -60,12 +61,15 @@ class Scan:
     Attributes:
         began_s: When it began, by the process's monotonic clock.
         unanswered: Queues that could not be counted, as a part of them did not answer.
+        schedules: How many there are, and for how many seconds the latest one is late; None: that
+            could not be read.
     """
 
     began_s: float
     took_s: float
     queues: tuple[Counted, ...]
     unanswered: int
+    schedules: tuple[int, float] | None
 
 
 class Scanner:
@@ -172,8 +176,16 @@ class Scanner:
             took_s = self._clock.monotonic() - began_s
             if found is not None:
                 queues, unanswered = found
-                scan = Scan(began_s=began_s, took_s=took_s, queues=queues, unanswered=unanswered)
-                self._known = lead, scan
+                self._known = (
+                    lead,
+                    Scan(
+                        began_s=began_s,
+                        took_s=took_s,
+                        queues=queues,
+                        unanswered=unanswered,
+                        schedules=await _schedules(store),
+                    ),
+                )
             # However slow it is, it takes at most half of the time.
             await self._pause(max(self._every_s - took_s, took_s))
 
@@ -224,3 +236,11 @@ class Scanner:
             known = now, await scheduled_later(lane)
         self._later[lane.lane_id] = known
         return known[1]
+
+
+async def _schedules(store: Store) -> tuple[int, float] | None:
+    try:
+        return await lateness(store)
+    except CassieqError as error:  # a role may count queues, and not read schedules
+        event(_logger, "scan_failed", error=str(error))
+        return None

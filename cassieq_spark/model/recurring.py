@@ -34,7 +34,12 @@ LATE_US: Final = 60_000_000
 of an expression is a minute."""
 
 MARKS: Final = 8
-"""The number of backfills that a row remembers: a call whose answer was lost finds its own."""
+"""The number of calls of `backfill` and `run_now` that a row remembers: one whose answer was lost
+finds its own."""
+
+AT_ONCE_US: Final = 0
+"""The due time of what such a call puts: it is over by every clock, so no alteration by a process
+whose clock is behind takes it back."""
 
 NEVER_US: Final = (1 << 63) - 1
 """The time of the next touch of a schedule that has ended, or is paused."""
@@ -78,6 +83,7 @@ class Definition:
         jitter_us: An occurrence is due up to so much later than its slot, by a hash of both.
         catch_up: The most missed slots that `Misfire.ALL` puts.
         ttl_us: 0 means for ever.
+        owner: Whoever declares it in a file; empty: it was made by hand.
     """
 
     cron: str = ""
@@ -97,6 +103,7 @@ class Definition:
     priority: int = 0
     key: str | None = None
     ttl_us: int = 0
+    owner: str = ""
 
     @property
     def rule(self) -> Rule:
@@ -169,7 +176,8 @@ class State:
         runs: The occurrences that are not due yet, or not proven.
         revoking: The runs that are being taken back.
         done_us: Slots after the cursor that were put under an earlier definition.
-        fills: The marks of the last calls that put some once more.
+        last_us: The latest slot that was put and is over, as of the last touch; 0: none.
+        fills: The marks of the last calls that put some at once.
         more: Entries of a later release.
     """
 
@@ -178,6 +186,7 @@ class State:
     runs: tuple[Run, ...] = ()
     revoking: tuple[Run, ...] = ()
     done_us: frozenset[int] = frozenset()
+    last_us: int = 0
     fills: tuple[bytes, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -219,7 +228,7 @@ class Occurrence(NamedTuple):
     """What is to be put.
 
     Attributes:
-        is_new: Whether the cursor passes it. Others have lost their place, or are put once more.
+        is_new: Whether the cursor passes it. Others have lost their place, or are put at once.
     """
 
     slot: Slot
@@ -288,7 +297,7 @@ def named(
 
     Args:
         cursor: Where it is afterwards.
-        fill: The mark of a call that puts some once more.
+        fill: The mark of a call that puts some at once.
     """
     state = schedule.state
     by_place: dict[Place, list[Named]] = {}
@@ -314,8 +323,8 @@ def settled(schedule: Schedule, runs: Sequence[Run], now_us: int) -> Schedule:
     """Return the schedule after its unproven runs were judged; these were found to be in."""
     kept = (one for one in schedule.state.runs if one.is_proven)
     found = (replace(one, is_proven=True) for one in runs)
-    state = replace(schedule.state, runs=_pruned((*kept, *found), now_us))
-    return replace(schedule, state=state)
+    state = replace(schedule.state, runs=(*kept, *found))
+    return replace(schedule, state=_pruned(state, now_us))
 
 
 def proven(schedule: Schedule, found: Collection[Run], now_us: int) -> Schedule:
@@ -329,6 +338,15 @@ def proven(schedule: Schedule, found: Collection[Run], now_us: int) -> Schedule:
 def names_all(schedule: Schedule, runs: Iterable[Run]) -> bool:
     """Whether the schedule still names these runs, and nobody has judged them."""
     return {*runs} <= {*schedule.state.unproven}
+
+
+def has_filled(state: State, mark: bytes, before: State) -> bool | None:
+    """Whether a row has noted a call's mark after it was ``before``; None: it may be forgotten."""
+    if mark in state.fills:
+        return True
+    # It would stand after the last one of before, and the first ones are forgotten first.
+    is_sure = len(state.fills) < MARKS or not {*before.fills[-1:]}.isdisjoint(state.fills)
+    return False if is_sure else None
 
 
 def counts_from(schedule: Schedule, now_us: int) -> int:
@@ -418,16 +436,38 @@ def _only(runs: Iterable[Run], is_wanted: Callable[[Named], bool]) -> tuple[Run,
     return tuple(run for run in some if run is not None)
 
 
-def _pruned(runs: Iterable[Run], now_us: int) -> tuple[Run, ...]:
-    """Return runs without what is over: proven and due."""
-    kept = (run.only(lambda one: one.due_us > now_us) if run.is_proven else run for run in runs)
-    return tuple(run for run in kept if run is not None)
+def _pruned(state: State, now_us: int) -> State:
+    """Return a state without what is over: proven and due."""
+    kept = (
+        run.only(lambda one: one.due_us > now_us) if run.is_proven else run for run in state.runs
+    )
+    runs = tuple(run for run in kept if run is not None)
+    return replace(state, runs=runs, last_us=last_us(state, now_us))
+
+
+def last_us(state: State, now_us: int) -> int:
+    """Return the latest slot that was put and is over; 0: none."""
+    proven = (run for run in state.runs if run.is_proven)
+    over = (one.at_us for run in proven for one in run.slots if one.due_us <= now_us)
+    return max([state.last_us, *over])
+
+
+def missed_us(schedule: Schedule, now_us: int) -> int | None:
+    """Return the first slot that is due, and was not put; None: there is none."""
+    its, state = schedule.its, schedule.state
+    unproven = [one for run in state.unproven for one in run.slots]
+    found = [one.at_us for one in unproven if one.due_us <= now_us]
+    if schedule.status is Status.ACTIVE and (its.count is None or state.count < its.count):
+        fresh = (one for one in its.slots(state.cursor) if one.at_us not in state.done_us)
+        following = next(fresh, None)
+        if following is not None and following.at_us + jitter_us(schedule, following) <= now_us:
+            found.append(following.at_us)
+    return min(found, default=None)
 
 
 def _touched(schedule: Schedule, now_us: int) -> Schedule:
     """Return the schedule with the time of its next touch, without what is over."""
-    state = replace(schedule.state, runs=_pruned(schedule.state.runs, now_us))
-    schedule = replace(schedule, state=state)
+    schedule = replace(schedule, state=_pruned(schedule.state, now_us))
     return replace(schedule, touch_us=_touch_us(schedule, now_us))
 
 
@@ -481,6 +521,7 @@ def encode_state(state: State) -> bytes:
                 "revoking": [_encode_run(run) for run in state.revoking],
                 "done": sorted(state.done_us),
                 "fills": list(state.fills),
+                "last": state.last_us,
             }
         )
     )
@@ -500,6 +541,7 @@ def decode_state(stored: bytes) -> State | None:
         revoking=tuple(map(_decode_run, revoking)),
         done_us=frozenset(found.pop("done")),
         fills=tuple(found.pop("fills")),
+        last_us=found.pop("last", 0),
         more=found,
     )
 

@@ -30,6 +30,7 @@ from cassieq_spark.options.parse import (
     parse_source,
     parse_view,
     queue_name,
+    schedule_name,
 )
 from cassieq_spark.options.values import DEFAULT_PORT
 
@@ -56,4 +57,5 @@ __all__ = [
     "parse_source",
     "parse_view",
     "queue_name",
+    "schedule_name",
 ]

@@ -280,6 +280,15 @@ def queue_name(value: object) -> QueueName:
     return _named(value, values.queue_name(), "a queue name")
 
 
+def schedule_name(value: object) -> str:
+    """Check the name of a schedule.
+
+    Raises:
+        OptionInvalid: It is not a schedule name.
+    """
+    return _named(value, values.queue_name(), "a schedule name")
+
+
 def account_name(value: object) -> str:
     """Check the name of an account.
 

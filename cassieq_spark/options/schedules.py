@@ -23,12 +23,13 @@ from cassieq_spark.options.parse import Seconds
 MOST_BYTES: Final = 65_536
 """The most bytes of body, tag and headers together: they are in the schedule's row."""
 
-_EVERY: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
-_JITTER: Final = values.seconds(0, 86_400, from_text=False)
-_HORIZON: Final = values.seconds(60, 86_400, from_text=False)
-_COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
-_CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
+EVERY: Final = values.seconds(1, FOUR_HUNDRED_DAYS_S, from_text=False)
+JITTER: Final = values.seconds(0, 86_400, from_text=False)
+HORIZON: Final = values.seconds(60, 86_400, from_text=False)
+COUNT: Final = values.whole(1, 1_000_000_000, from_text=False)
+CATCH_UP: Final = values.whole(1, MOST_SLOTS, from_text=False)
 _PRIORITY: Final = values.whole(0, 15, from_text=False)
+OWNER: Final = values.text(200)
 _MISFIRE: Final = values.one_of(*(one.value for one in Misfire))
 _PLAIN: Final = Definition()
 """It has the defaults."""
@@ -61,6 +62,7 @@ class ScheduleArguments(TypedDict, total=False):
     priority: int | None
     key: str | None
     ttl: Seconds | None
+    owner: str | None
 
 
 def definition_of(
@@ -193,15 +195,15 @@ def _us(kind: values.Values[float]) -> Callable[[str, object], int]:
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "cron": ("cron", cron_of),
     "timezone": ("timezone", zone_of),
-    "every": ("every_us", _us(_EVERY)),
+    "every": ("every_us", _us(EVERY)),
     "at": ("at_us", arguments.moment_us),
     "start": ("start_us", arguments.moment_us),
     "end": ("end_us", arguments.moment_us),
-    "count": ("count", _COUNT.checked),
-    "jitter": ("jitter_us", _us(_JITTER)),
-    "horizon": ("horizon_us", _us(_HORIZON)),
+    "count": ("count", COUNT.checked),
+    "jitter": ("jitter_us", _us(JITTER)),
+    "horizon": ("horizon_us", _us(HORIZON)),
     "misfire": ("misfire", lambda name, one: Misfire(_MISFIRE.checked(name, one))),
-    "catch_up": ("catch_up", _CATCH_UP.checked),
+    "catch_up": ("catch_up", CATCH_UP.checked),
     "body": ("body", lambda _, one: arguments.body(one)),
     "tag": ("tag", lambda _, one: arguments.tag(one)),
     "headers": ("headers", lambda _, one: one),
@@ -209,6 +211,7 @@ _FIELDS: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "priority": ("priority", _PRIORITY.checked),
     "key": ("key", arguments.key),
     "ttl": ("ttl_us", lambda _, one: arguments.ttl_us(one)),
+    "owner": ("owner", OWNER.checked),
 }
 """The field of each argument, and how its value is read."""
 

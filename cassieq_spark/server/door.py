@@ -71,12 +71,14 @@ class Operation:
             nothing.
         run: Does it for a `Call` of its door.
         leases: Whether it leases messages: they are given back if its caller goes away.
+        puts: Whether it lets messages be put into the queue: its caller needs ``put`` on it, too.
     """
 
     name: str
     right: Right | None
     run: Run
     leases: bool = field(default=False, kw_only=True)
+    puts: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Door:
         raise NotImplementedError
 
 
-def queue_of(request: Request, principal: Principal, right: Right | None) -> str:
+def queue_of(request: Request, principal: Principal, operation: Operation) -> str:
     """The queue of the path, as the client knows it; empty if the path has none.
 
     Raises:
@@ -267,10 +269,11 @@ def queue_of(request: Request, principal: Principal, right: Right | None) -> str
     """
     own_name: str | None = request.path_params.get("queue")
     queue = "" if own_name is None else principal.full_name(own_name)
-    if right is not None and queue:
-        principal.require(right, queue)
-    elif right is not None:
-        principal.require_somewhere(right)
+    for right in (operation.right, Right.PUT if operation.puts else None):
+        if right is not None and queue:
+            principal.require(right, queue)
+        elif right is not None:
+            principal.require_somewhere(right)
     return queue
 
 
@@ -278,8 +281,20 @@ _KINDS: Final[dict[int, tuple[type[Exception], ...]]] = {
     400: (errors.UsageError, errors.ReceiptInvalid),
     401: (errors.AuthenticationFailed,),
     403: (errors.AccessDenied,),
-    404: (errors.AccountNotFound, errors.KeyNotFound, errors.QueueNotFound, errors.QueueDeleted),
-    409: (errors.TooManyKeys, errors.QueueExists, errors.QueueInUse, errors.ReceiptExpired),
+    404: (
+        errors.AccountNotFound,
+        errors.KeyNotFound,
+        errors.QueueNotFound,
+        errors.QueueDeleted,
+        errors.ScheduleNotFound,
+    ),
+    409: (
+        errors.TooManyKeys,
+        errors.QueueExists,
+        errors.QueueInUse,
+        errors.ReceiptExpired,
+        errors.ScheduleExists,
+    ),
     500: (errors.RowCorrupt,),
     503: (Busy, errors.ClientClosed, errors.PutAmbiguous, errors.StoreError),
 }

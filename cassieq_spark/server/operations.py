@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from cassieq_spark.model.rights import Right
 from cassieq_spark.server.door import AtAddress
-from cassieq_spark.server.rest import admin, answers, messages, models
+from cassieq_spark.server.rest import admin, answers, messages, models, schedules
 from cassieq_spark.server.rest.call import Nothing
 from cassieq_spark.server.sqs import messages as sqs_messages
 from cassieq_spark.server.sqs import moves
@@ -23,6 +23,7 @@ from cassieq_spark.server.sqs.messages import SEND, each, one
 from cassieq_spark.server.sqs.protocol import Kind, Parameters, batch_of, parameters
 from cassieq_spark.server.ui import messages as ui_messages
 from cassieq_spark.server.ui import queues as ui_queues
+from cassieq_spark.server.ui import schedules as ui_schedules
 from cassieq_spark.server.ui import session
 from cassieq_spark.server.ui.page import Form
 
@@ -76,6 +77,8 @@ class Page(AtAddress):
 QUEUE: Final = "/queues/{queue}"
 MESSAGES: Final = f"{QUEUE}/messages"
 RECEIPT: Final = f"{MESSAGES}/{{receipt}}"
+SCHEDULES: Final = f"{QUEUE}/schedules"
+SCHEDULE: Final = f"{SCHEDULES}/{{schedule}}"
 
 # fmt: off
 OPERATIONS: Final = (
@@ -125,6 +128,29 @@ OPERATIONS: Final = (
                   f"{QUEUE}/dead-letters", {200: answers.LettersShown}, query=models.Letters),
     RestOperation("redriveMessages", Right.REDRIVE, messages.redrive, "POST", f"{QUEUE}/redrive",
                   {200: answers.Redriven}, body=models.Redrive),
+
+    RestOperation("listSchedules", Right.INFO, schedules.list_schedules, "GET", SCHEDULES,
+                  {200: answers.Schedules}, query=models.SchedulePage),
+    RestOperation("createSchedule", Right.CREATE, schedules.create, "PUT", SCHEDULE,
+                  {201: answers.Schedule, 200: answers.Schedule}, body=models.NewSchedule,
+                  errors=(404, 409), puts=True),
+    RestOperation("getSchedule", Right.INFO, schedules.show, "GET", SCHEDULE,
+                  {200: answers.Schedule}),
+    RestOperation("alterSchedule", Right.CREATE, schedules.alter, "PATCH", SCHEDULE,
+                  {200: answers.Schedule}, body=models.ScheduleChange, puts=True),
+    RestOperation("deleteSchedule", Right.CREATE, schedules.delete, "DELETE", SCHEDULE,
+                  {204: None}, puts=True),
+    RestOperation("pauseSchedule", Right.CREATE, schedules.pause, "POST", f"{SCHEDULE}/pause",
+                  {200: answers.Schedule}, puts=True),
+    RestOperation("resumeSchedule", Right.CREATE, schedules.resume, "POST", f"{SCHEDULE}/resume",
+                  {200: answers.Schedule}, puts=True),
+    RestOperation("runSchedule", Right.CREATE, schedules.run, "POST", f"{SCHEDULE}/run",
+                  {200: answers.Ran}, puts=True),
+    RestOperation("backfillSchedule", Right.CREATE, schedules.backfill, "POST",
+                  f"{SCHEDULE}/backfill", {200: answers.Backfilled}, body=models.Backfill,
+                  puts=True),
+    RestOperation("nextTimes", Right.INFO, schedules.next_times, "GET", f"{SCHEDULE}/times",
+                  {200: answers.Times}, query=models.HowMany),
 
     RestOperation("listKeys", Right.ADMIN, admin.list_keys, "GET", "/keys", {200: answers.Keys}),
     RestOperation("createKey", Right.ADMIN, admin.create_key, "POST", "/keys",
@@ -201,15 +227,22 @@ PAGES: Final = (
          ui_messages.Letters),
     Page("redrive", Right.REDRIVE, ui_messages.redrive, "POST", f"{QUEUE}/redrive",
          ui_messages.RedriveForm),
-    Page("pause", Right.CREATE, partial(ui_queues.change_pause, pauses=True),
+    Page("pause", Right.INFO, partial(ui_queues.change_pause, pauses=True),
          "POST", f"{QUEUE}/pause", Form),
-    Page("resume", Right.CREATE, partial(ui_queues.change_pause, pauses=False),
+    Page("resume", Right.INFO, partial(ui_queues.change_pause, pauses=False),
          "POST", f"{QUEUE}/resume", Form),
     Page("askPurge", Right.PURGE, partial(ui_queues.ask, what="purge"), "GET", f"{QUEUE}/purge"),
     Page("purge", Right.PURGE, ui_queues.purge, "POST", f"{QUEUE}/purge", ui_queues.Sure),
     Page("askDelete", Right.DELETE, partial(ui_queues.ask, what="delete"),
          "GET", f"{QUEUE}/delete"),
     Page("delete", Right.DELETE, ui_queues.delete, "POST", f"{QUEUE}/delete", ui_queues.Sure),
+    Page("schedules", Right.INFO, ui_schedules.overview, "GET", "/schedules",
+         ui_schedules.Listing),
+    *(
+        Page(f"{what}Schedule", Right.INFO, partial(ui_schedules.act, what=what), "POST",
+             f"{SCHEDULE}/{what}", Form)
+        for what in ("pause", "resume", "run")
+    ),
     Page("repair", Right.INFO, ui_queues.repairs, "GET", "/repair"),
 )
 # fmt: on

@@ -12,9 +12,12 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
+from cassieq_spark import metrics
 from cassieq_spark.entropy import new_uuid
 from cassieq_spark.errors import (
+    CasAmbiguous,
     OptionInvalid,
+    OptionUnknown,
     QueueDeleted,
     QueueNotFound,
     ScheduleExists,
@@ -22,7 +25,7 @@ from cassieq_spark.errors import (
     StoreError,
 )
 from cassieq_spark.model.moments import time_of, us_of
-from cassieq_spark.queue.schedules.dispatch import dispatch
+from cassieq_spark.queue.schedules.dispatch import dispatch, lateness
 from cassieq_spark.queue.schedules.touch import Toucher
 from cassieq_spark.store import portal
 from cassieq_spark.store.tables import timetable
@@ -559,3 +562,390 @@ def test_a_schedule_on_a_recreated_queue_puts_again_what_jitter_had_kept_back(
     found += slots(door)
     assert minutes(begin, 40) == sorted(found)[:40]
     assert len(set(found)) == len(found)
+
+
+# --- at once --------------------------------------------------------------------------------------
+
+
+def test_a_schedule_runs_at_once_beside_its_times(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    before = schedules.create(name, queue=door.queue.name, cron="* * * * *", count=500, body=b"b")
+    first, second = schedules.run_now(name), schedules.run_now(name)
+    assert begin < first <= second <= time_of(door.clock.now_us())
+    messages = door.queue.get(10)
+    assert [b"b", b"b"] == [one.body for one in messages]
+    assert [first, second] == sorted(
+        datetime.fromisoformat(one.headers["cassieq-slot"]) for one in messages
+    )
+    assert {name} == {one.headers["cassieq-schedule"] for one in messages}
+    assert all(one.headers["cassieq-due"] == one.headers["cassieq-slot"] for one in messages)
+    door.queue.ack(messages)
+    assert replace(before, last_at=second) == schedules.get(name)
+    schedules.pause(name)
+    paused = schedules.run_now(name)
+    assert [paused] == slots(door)
+    assert (before.occurrences - MINUTES_AHEAD, "paused") == (
+        schedules.get(name).occurrences,
+        schedules.get(name).status,
+    )
+    with pytest.raises(ScheduleNotFound):
+        schedules.run_now("nobody")
+
+
+def test_a_run_at_the_moment_of_a_slot_has_a_slot_of_its_own(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *", misfire="all")
+    minute = begin + timedelta(minutes=1)
+    door.clock.advance((us_of(minute) - door.clock.now_us()) / 1e6)
+    ran = door.client.schedules.run_now(name)
+    assert minute != ran
+    assert sorted([ran, minute]) == slots(door)
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+@pytest.mark.parametrize("how", ["killed", "not sent", "not answered"])
+def test_a_run_that_dies_anywhere_is_put_once_or_never(
+    open_door: OpenDoor, name: str, step: str, how: str
+) -> None:
+    """And once if the call has returned; whoever comes next carries it on."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    begin = whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6)
+    door.client.schedules.create(
+        name, queue=door.queue.name, cron="* * * * *", misfire="all", catch_up=500
+    )
+    if how == "killed":
+        door.faults.before(step, crash)
+    else:
+        fault = Fault.TIMEOUT_BEFORE if how == "not sent" else Fault.TIMEOUT_AFTER
+        door.faults.plan(step, fault)
+    ran = None
+    with suppress(Crash, StoreError):
+        ran = door.client.schedules.run_now(name)
+    for _ in range(2):
+        other.client.schedules.dispatch()
+    other.client.schedules.alter(name, body=b"other")
+    other.clock.advance(60)
+    found = slots(other)
+    at_once = [one for one in found if one not in minutes(begin, 2)]
+    assert at_once == [ran] if ran else len(at_once) <= 1
+    assert minutes(begin, len(found) - len(at_once)) == [one for one in found if one not in at_once]
+    assert MINUTES_AHEAD == other.client.schedules.get(name).occurrences
+
+
+def test_an_alteration_by_a_clock_that_is_behind_takes_no_run_back(
+    open_door: OpenDoor, name: str
+) -> None:
+    """Its clock says that the run is still to come."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    whole_minute(door)
+    other.clock.advance((door.clock.now_us() - other.clock.now_us()) / 1e6 - 30)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, cron="0 0 1 1 *")
+    door.faults.before("touch_timetable", crash, after=1)  # it is not noted as proven
+    with suppress(Crash):
+        schedules.run_now(name)
+    other.client.schedules.alter(name, cron="0 0 2 1 *")
+    assert 1 == len(slots(door))
+    assert 0 == schedules.get(name).occurrences
+
+
+@pytest.mark.parametrize("others", [7, 8])
+def test_a_run_whose_answer_is_lost_among_many_others_is_never_put_twice(
+    open_door: OpenDoor, name: str, others: int
+) -> None:
+    """The row remembers eight calls: with more in between, it is unknown whether it was put."""
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="0 0 1 1 *")
+    door.faults.plan("touch_timetable", Fault.TIMEOUT_AFTER)
+
+    def run() -> None:
+        for _ in range(others):
+            other.client.schedules.run_now(name)
+
+    door.faults.before("touch_timetable", run, after=1)
+    if others == 7:
+        door.client.schedules.run_now(name)
+    else:
+        with pytest.raises(CasAmbiguous, match="too many other calls"):
+            door.client.schedules.run_now(name)
+    assert others + 1 == len(slots(door))
+
+
+# --- what nothing is kept of ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("days", "is_sure"), [(29, True), (31, False)])
+def test_what_was_named_and_nothing_is_kept_of_counts_as_put_and_is_told(
+    open_door: OpenDoor, name: str, days: int, is_sure: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its dispatcher died before it wrote; its buckets were dropped, and nobody came for a month.
+
+    For so long an absent manifest proves that nothing was put. After that it proves nothing.
+    """
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    for after in range(3):
+        door.faults.before("write_message", crash, after=after)
+    with suppress(Crash):
+        door.client.schedules.create(
+            name, queue=door.queue.name, cron="* * * * *", count=3, misfire="all"
+        )
+    row = portal.run(door.store.timetable.find(name))
+    assert row is not None
+    (run,) = row.value.state.unproven
+    for _ in range(3):
+        door.clock.advance(HOUR_S)
+        door.client.repair(full=True)
+    assert 3 == len(run.slots)
+    assert portal.run(door.lane.is_dropped(run.place.bucket))
+    door.clock.advance(days * 24 * HOUR_S)
+    assert (3 if is_sure else 0) == door.client.schedules.dispatch().put
+    assert (minutes(begin, 3) if is_sure else []) == slots(door)
+    assert 3 == door.client.schedules.get(name).occurrences
+    events = [
+        one.fields for one in caplog.records if getattr(one, "event", "") == "schedule_unsure"
+    ]
+    assert ([] if is_sure else [{"schedule": name, "messages": 3}]) == events
+
+
+# --- what the doors say ---------------------------------------------------------------------------
+
+
+def test_a_bad_schedule_name_is_named_as_one(open_door: OpenDoor) -> None:
+    door = open_door(**QUICK)
+    for bad in ("a b", "", "x" * 201, "a/b/c", None):
+        with pytest.raises(OptionInvalid, match="is not a schedule name"):
+            door.client.schedules.create(bad, queue=door.queue.name, every=60)  # type: ignore[arg-type]  # as a program may
+        with pytest.raises(OptionInvalid, match="is not a schedule name"):
+            door.client.schedules.get(bad)  # type: ignore[arg-type]  # as above
+    with pytest.raises(OptionInvalid, match="is not a queue name"):
+        door.client.schedules.create("good", queue="a b", every=60)
+
+
+def test_a_schedule_is_read_once_before_it_is_created(open_door: OpenDoor, name: str) -> None:
+    """And once more by the touch that puts its first messages."""
+    door = open_door(**QUICK)
+    for _ in range(2):
+        before = door.session.counts["read_timetable"]
+        door.client.schedules.create(name, queue=door.queue.name, every=60)
+        assert 2 == door.session.counts["read_timetable"] - before
+
+
+# --- what an owner declares -----------------------------------------------------------------------
+
+
+def acts(changes: Any) -> dict[str, str]:
+    return {one.name: one.action for one in changes}
+
+
+def test_what_is_declared_is_made_once_and_pruned_by_its_owner_only(
+    open_door: OpenDoor,
+) -> None:
+    door = open_door(**QUICK)
+    schedules, queue = door.client.schedules, door.queue.name
+    schedules.create("hand", queue=queue, every=60)
+    schedules.apply("others", {"theirs": {"queue": queue, "cron": "0 1 * * *"}})
+    declared: dict[str, Any] = {
+        "a": {"queue": queue, "cron": "* * * * *", "body": b"x", "tag": "t"},
+        "b": {"queue": queue, "every": 60},
+    }
+    planned = schedules.apply("mine", declared, dry_run=True)
+    assert {"a": "create", "b": "create"} == acts(planned)
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+    assert planned == schedules.apply("mine", declared)
+    assert ["mine", "mine", None, "others"] == [one.owner for one in schedules.list()]
+
+    door.clock.advance(600)
+    schedules.pause("b")
+    before, counts = schedules.list(), dict(door.session.counts)
+    for dry_run in (True, False):
+        again = schedules.apply("mine", declared, prune=True, dry_run=dry_run)
+        assert {"a": "keep", "b": "keep"} == acts(again)
+        assert all(not one.before and not one.after for one in again)
+    assert before == schedules.list()
+    for write in ("define_timetable", "touch_timetable", "insert_timetable", "delete_timetable"):
+        assert counts.get(write, 0) == door.session.counts[write]
+
+    del declared["a"]["tag"]
+    declared = {"a": {**declared["a"], "cron": "*/2 * * * *"}, "c": {"queue": queue, "every": 60}}
+    (a, c) = schedules.apply("mine", declared)
+    assert ("alter", "create") == (a.action, c.action)
+    assert ({"cron": "* * * * *", "tag": "t"}, {"cron": "*/2 * * * *", "tag": None}) == (
+        dict(a.before),
+        dict(a.after),
+    )
+    assert {"a": "keep", "b": "delete", "c": "keep"} == acts(
+        schedules.apply("mine", declared, prune=True)
+    )
+    assert ["a", "c", "hand", "theirs"] == [one.name for one in schedules.list()]
+    assert {"a": "delete", "c": "delete"} == acts(schedules.apply("mine", {}, prune=True))
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+
+
+def test_what_is_not_the_owners_is_refused_before_anything_is_written(
+    open_door: OpenDoor,
+) -> None:
+    door, other = open_door(**QUICK), open_door("-other", **QUICK)
+    schedules, queue = door.client.schedules, door.queue.name
+    schedules.create("hand", queue=queue, every=60)
+    schedules.create("theirs", queue=queue, every=60, owner="others")
+    good = {"queue": queue, "every": 60}
+    for bad, error, says in [
+        ({"hand": good}, ScheduleExists, "belongs to no owner"),
+        ({"theirs": good}, ScheduleExists, "belongs to 'others'"),
+        ({"z": {"every": 60}}, OptionInvalid, "is not a queue name"),
+        ({"z": {"queue": "nowhere", "every": 60}}, QueueNotFound, "nowhere"),
+        ({"z": {"queue": queue}}, OptionInvalid, "schedule 'z': a schedule needs one of"),
+        ({"z": {**good, "evry": 1}}, OptionUnknown, "schedule 'z'.*'evry'"),
+        ({"z z": good}, OptionInvalid, "is not a schedule name"),
+    ]:
+        with pytest.raises(error, match=says):
+            schedules.apply("mine", {"a": good, **bad}, prune=True)
+    for bad_owner in ("", " x", "x" * 201, None):
+        with pytest.raises(OptionInvalid, match="owner"):
+            schedules.apply(bad_owner, {"a": good})  # type: ignore[arg-type]  # as a program may
+    assert ["hand", "theirs"] == [one.name for one in schedules.list()]
+
+    schedules.alter("hand", owner="mine")
+    assert {"hand": "keep"} == acts(schedules.apply("mine", {"hand": good}))
+    with pytest.raises(ScheduleExists, match="into another queue"):
+        schedules.apply("mine", {"hand": {**good, "queue": other.queue.name}})
+
+
+def test_a_schedule_that_got_another_owner_meanwhile_is_neither_altered_nor_pruned(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    schedules, good = door.client.schedules, {"queue": door.queue.name, "every": 60}
+    for left in ({name: {**good, "every": 90}}, {}):
+        schedules.apply("mine", {name: good})
+        door.faults.before(
+            "read_timetable",
+            lambda: other.client.schedules.alter(name, owner="others"),
+            after=1 if left else 0,
+        )
+        with pytest.raises(ScheduleExists, match="belongs to 'others'"):
+            schedules.apply("mine", left, prune=True)
+        assert ("others", timedelta(minutes=1)) == (
+            schedules.get(name).owner,
+            schedules.get(name).every,
+        )
+        schedules.alter(name, owner="mine")
+
+
+def test_a_declaration_that_was_cut_off_is_carried_on_by_the_next_call(
+    open_door: OpenDoor, name: str
+) -> None:
+    door, other = open_door(**QUICK), open_door(**QUICK)
+    good = {"queue": door.queue.name, "every": 60}
+    declared = {f"{name}-{one}": good for one in "abc"}
+    for step in ("insert_timetable", "define_timetable", "write_message"):
+        door.faults.before(step, crash, after=1)
+        with suppress(Crash):
+            door.client.schedules.apply("mine", declared)
+        other.client.schedules.apply("mine", declared)
+        assert dict.fromkeys(declared, "keep") == acts(
+            other.client.schedules.apply("mine", declared, prune=True)
+        )
+        other.client.schedules.dispatch()
+        assert 3 * MINUTES_AHEAD == waiting(other)
+        other.client.schedules.apply("mine", {}, prune=True)
+        assert 0 == waiting(other)
+
+
+def test_a_declared_time_that_is_over_stays_as_it_is(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    declared = {name: {"queue": door.queue.name, "at": begin + timedelta(minutes=2)}}
+    door.client.schedules.apply("mine", declared)
+    door.clock.advance(600)
+    assert {name: "keep"} == acts(door.client.schedules.apply("mine", declared))
+    assert [begin + timedelta(minutes=2)] == slots(door)
+
+
+# --- what is seen of them -------------------------------------------------------------------------
+
+
+def test_a_schedule_says_when_it_was_last_due_and_since_when_it_is_late(
+    open_door: OpenDoor, name: str
+) -> None:
+    door = open_door(**QUICK)
+    begin = whole_minute(door)
+    schedules = door.client.schedules
+    made = schedules.create(name, queue=door.queue.name, cron="* * * * *", jitter=5)
+    assert (None, None) == (made.last_at, made.missed_at)
+    door.clock.advance(120)
+    assert (begin + timedelta(minutes=2), None) == (
+        schedules.get(name).last_at,
+        schedules.get(name).missed_at,
+    )
+    assert (1, 0.0) == portal.run(lateness(door.store))
+
+    before = metrics.SCHEDULE_MISFIRES.value
+    door.clock.advance(4 * HOUR_S)  # nobody dispatches
+    late = schedules.get(name)
+    assert (begin + timedelta(minutes=MINUTES_AHEAD), begin + timedelta(minutes=181)) == (
+        late.last_at,
+        late.missed_at,
+    )
+    assert late.missed_at is not None
+    count, late_s = portal.run(lateness(door.store))
+    expected_s = (door.clock.now_us() - us_of(late.missed_at)) / 1e6
+    assert (1, True) == (count, expected_s - 1 < late_s <= expected_s)
+    assert before == metrics.SCHEDULE_MISFIRES.value
+
+    passes = metrics.SCHEDULE_PASSES.value
+    schedules.dispatch()
+    assert (passes + 1, before + 1) == (
+        metrics.SCHEDULE_PASSES.value,
+        metrics.SCHEDULE_MISFIRES.value,
+    )
+    again = schedules.get(name)
+    assert (None, begin + timedelta(minutes=242)) == (again.missed_at, again.last_at)
+    assert (1, 0.0) == portal.run(lateness(door.store))
+    schedules.dispatch()
+    assert before + 1 == metrics.SCHEDULE_MISFIRES.value
+
+    door.clock.advance(5 * HOUR_S)
+    schedules.pause(name)
+    assert (None, (1, 0.0)) == (schedules.get(name).missed_at, portal.run(lateness(door.store)))
+
+
+def test_what_cannot_be_filled_is_counted_and_late(open_door: OpenDoor, name: str) -> None:
+    door = open_door(**QUICK)
+    whole_minute(door)
+    door.client.schedules.create(name, queue=door.queue.name, cron="* * * * *")
+    door.client.delete_queue(door.queue.name, force=True)
+    door.clock.advance(5 * HOUR_S)
+    before = metrics.SCHEDULE_FAILURES.value
+    door.client.schedules.dispatch()
+    assert before + 1 == metrics.SCHEDULE_FAILURES.value
+    assert portal.run(lateness(door.store))[1] > HOUR_S
+
+
+def test_a_row_that_does_not_say_when_it_was_last_due_is_read(
+    open_door: OpenDoor, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a former release has written it."""
+    door = open_door(**QUICK)
+    schedules = door.client.schedules
+    schedules.create(name, queue=door.queue.name, every=60)
+    row = portal.run(door.store.timetable.find(name))
+    assert row is not None
+    *defined, state, touch_us = timetable._defined(row.value)
+    former = {key: one for key, one in msgpack.unpackb(state).items() if key != "last"}
+    columns = (*defined, msgpack.packb(former), touch_us)
+    monkeypatch.setattr(timetable, "_defined", lambda _: columns)
+    portal.run(door.store.timetable.define(row, row.value))
+    monkeypatch.undo()
+    assert (None, None) == (schedules.get(name).last_at, schedules.get(name).owner)
+    door.clock.advance(60)
+    assert schedules.get(name).last_at is not None
+    assert schedules.alter(name, body=b"y").last_at == schedules.get(name).last_at

@@ -45,6 +45,8 @@ def called(case: Any, queue: str, receipts: list[str], draw: Any) -> None:
     if "queue" in found:
         others = [] if case.method == "PUT" else [found["queue"]]  # nobody would delete those
         found["queue"] = draw(st.sampled_from([queue, queue, f"{queue[-70:]}-new", *others]))
+    if "schedule" in found:
+        found["schedule"] = draw(st.sampled_from([f"{queue[-70:]}-s", f"{queue[-70:]}-t"]))
     if "receipt" in found:
         # As many choices each time: what is drawn must not depend on what the queue has.
         at = draw(st.integers(0, len(receipts)))

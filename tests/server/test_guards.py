@@ -108,7 +108,8 @@ def kept(client: cassieq.Client, name: str) -> Iterator[str]:
 
 def filled(template: str, queue: str) -> str:
     account = template.replace("{account:str}", "000000000000").replace("{queue:str}", queue)
-    return account.replace("{queue}", queue).replace("{receipt}", "r").replace("{key}", "CQAKX")
+    named = account.replace("{queue}", queue).replace("{schedule}", "s")
+    return named.replace("{receipt}", "r").replace("{key}", "CQAKX")
 
 
 def own_form(path: str, headers: Mapping[str, str], body: bytes, *, is_json: bool = False) -> bool:
@@ -392,7 +393,7 @@ def test_forms_of_the_page_are_not_for_pages_of_others(
         visitor.get("/ui/")
         for page in (one for one in PAGES if one.method == "POST"):
             for foreign in ELSEWHERE[2:]:
-                path = "/ui" + page.path.replace("{queue}", "orders")
+                path = "/ui" + page.path.replace("{queue}", "orders").replace("{schedule}", "s")
                 answer = visitor.http.post(
                     path, data={"csrf": visitor.csrf, "name": "orders"}, headers=foreign
                 )

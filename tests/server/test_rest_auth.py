@@ -31,6 +31,9 @@ BODIES: dict[str, Any] = {
     "releaseMessages": {"receipts": ["x"]},
     "rejectMessages": {"receipts": ["x"]},
     "changeKey": {"enabled": True},
+    "createSchedule": {"every": 3600, "horizon": 60},
+    "alterSchedule": {"tag": "t"},
+    "backfillSchedule": {"begin": "2026-01-01T00:00Z", "end": "2026-01-02T00:00Z"},
 }
 LAST = ("purgeQueue", "deleteQueue")
 
@@ -78,7 +81,7 @@ def own(as_key: Callable[[tuple[str, str]], httpx.Client], account: Account) -> 
 
 
 def ask(client: httpx.Client, operation: Any) -> httpx.Response:
-    path = operation.path.format(queue="orders", receipt="x", key="x")
+    path = operation.path.format(queue="orders", receipt="x", key="x", schedule="x")
     if isinstance(operation.body, str):
         return client.request(operation.method, path, content=b"x")
     if operation.name in BODIES:
@@ -96,15 +99,22 @@ def test_each_operation_asks_for_its_right_and_says_which_is_missing(
         refused = ask(clients[one.right], one)
         assert (403, "access_denied", None) == problem(refused), one.name
         assert f"lacks the right {one.right.value!r}" in refused.json()["detail"], one.name
+        if one.puts:
+            refused = ask(clients[Right.PUT], one)
+            assert (403, "access_denied", None) == problem(refused), one.name
+            assert "lacks the right 'put'" in refused.json()["detail"], one.name
 
 
 def test_each_operation_needs_no_other_right(
     as_key: Callable[[tuple[str, str]], httpx.Client], account: Account, own: httpx.Client
 ) -> None:
     assert own.get("/queues/orders").is_success
-    clients = {one: as_key(account.key_for(one.value)) for one in {one.right for one in OPERATIONS}}
+    needed = {(one.right, one.puts) for one in OPERATIONS}
+    rights = {one: one[0].value + ",put" * one[1] for one in needed}
+    clients = {one: as_key(account.key_for(rights[one])) for one in needed}
     for one in sorted(OPERATIONS, key=lambda one: one.name in LAST):
-        assert ask(clients[one.right], one).status_code not in (401, 403, 500, 503), one.name
+        found = ask(clients[one.right, one.puts], one)
+        assert found.status_code not in (401, 403, 500, 503), one.name
 
 
 def test_nothing_of_another_account_is_reached_or_listed(

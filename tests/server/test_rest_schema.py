@@ -42,4 +42,7 @@ def test_answers_are_as_described(
             rest.put(queue)
 
     drawn(20_261_123, st.data(), EXAMPLES, run)
+    for path in (queue, f"/queues/{name[-70:]}-new"):
+        for one in rest.get(f"{path}/schedules").json().get("schedules", ()):
+            rest.delete(f"{path}/schedules/{one['name']}")
     rest.delete(f"/queues/{name[-70:]}-new")

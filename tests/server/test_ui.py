@@ -141,12 +141,15 @@ def test_each_page_asks_for_its_right(
     guarded: Gateway, account: Account, orders: cassieq.Queue
 ) -> None:
     assert orders.name
+    keys = {
+        one: pair(account.new_key(*all_but(one))) for one in {one.right for one in PAGES} if one
+    }
     for page in PAGES:
         if page.right is None:
             continue
-        path = "/ui" + page.path.format(queue="orders")
+        path = "/ui" + page.path.format(queue="orders", schedule="x")
         with Visitor(guarded.url) as lacking:
-            lacking.log_in(pair(account.new_key(*all_but(page.right))))
+            lacking.log_in(keys[page.right])
             if page.method == "GET":
                 refused = lacking.get(path)
             else:
@@ -209,6 +212,30 @@ def test_a_form_needs_the_mark_of_this_visitor(
     assert visitor.session is not None
 
 
+def test_a_queue_is_paused_and_resumed_by_a_key_that_may(
+    visitor: Visitor, account: Account, orders: cassieq.Queue
+) -> None:
+    """A session has no right to create, so the page asks the key that has logged in."""
+    visitor.log_in(account.key_for("info"))
+    assert "/pause" not in visitor.get("/ui/queues/orders").text
+    visitor.http.cookies.clear()
+    visitor.log_in(account.key)
+    page = visitor.get("/ui/queues/orders")
+    assert "/ui/queues/orders/pause" in page.text
+    assert 303 == visitor.post("/ui/queues/orders/pause").status_code
+    assert (0,) == orders.paused()
+    visitor.get("/ui/queues/orders")
+    assert 303 == visitor.post("/ui/queues/orders/resume").status_code
+    assert () == orders.paused()
+
+    visitor.http.cookies.clear()
+    visitor.log_in(account.key_for("info,put"))
+    visitor.get("/ui/queues/orders")
+    refused = visitor.http.post("/ui/queues/orders/pause", data={"csrf": visitor.csrf})
+    assert (403, "access_denied") == problem_of(refused)
+    assert () == orders.paused()
+
+
 def test_each_form_needs_the_mark_and_a_login(
     guarded: Gateway, visitor: Visitor, account: Account, orders: cassieq.Queue
 ) -> None:
@@ -216,7 +243,7 @@ def test_each_form_needs_the_mark_and_a_login(
     visitor.log_in(account.key)
     visitor.get("/ui/")
     for page in PAGES:
-        path = "/ui" + page.path.format(queue="orders")
+        path = "/ui" + page.path.format(queue="orders", schedule="x")
         if page.method == "POST":
             fields = {**_fields(page.parameters, "0" * 64), "name": "orders", "sure": "true"}
             known = {name: fields[name] for name in page.parameters.model_fields if name in fields}

@@ -70,7 +70,8 @@ def test_no_query_and_no_form_does_any_harm(
 ) -> None:
     if page.name == "logOut":
         return  # it would end the session of the others
-    path = "/ui" + page.path.replace("{queue}", quote(queue, safe="") or "none")
+    text = quote(queue, safe="") or "none"
+    path = "/ui" + page.path.replace("{queue}", text).replace("{schedule}", text)
     known = {name: text for name, text in given_.items() if name in page.parameters.model_fields}
     for fields in (given_, known):
         # One that purges its own queue, or deletes it, may do so: all others are left alone.

@@ -122,7 +122,7 @@ def test_a_gateway_exports_what_is_declared_and_nothing_else(scraped: Scrape) ->
         "cassieq_messages_expired_total",
         "cassieq_messages_prepared_total", "cassieq_node_clock_wrong_total",
         "cassieq_messages_redelivered_total", "cassieq_repair_last_pass_timestamp_seconds",
-        "cassieq_repair_problems", "cassieq_verify_findings",
+        "cassieq_repair_problems", "cassieq_schedule_misfires_total", "cassieq_verify_findings",
     }  # fmt: skip
 
 

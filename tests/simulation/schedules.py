@@ -30,7 +30,6 @@ from cassieq_spark.model.recurring import (
     FILLED_TO,
     Definition,
     Misfire,
-    Occurrence,
     Status,
 )
 from cassieq_spark.model.slots import Slot
@@ -158,7 +157,7 @@ class Book:
             era = eras[one.name, one.life, one.version]
             first = next(era.definition.slots(Slot(one.at_us - 1)), None)
             is_again = bool(self.again[one.name, one.life, one.at_us])
-            if first is None or first.at_us != one.at_us:
+            if not is_again and (first is None or first.at_us != one.at_us):
                 found.append(Anomaly(kind="no slot", what=f"{one} of {era}"))
             elif not era.is_active and not is_again:
                 found.append(Anomaly(kind="put while paused", what=f"{one} of {era}"))
@@ -457,7 +456,7 @@ class Play:
             lane = await self._lane(at, store, queue, draws)
             era.begun_us = book.now_us()
             book.eras.append(era)
-            await self._called(at, create(lane, name, its))
+            await self._called(at, create(lane, name, lambda *_: its))
             era.sure_from_us = book.now_us()
             self._world.seen["schedule: create"] += 1
         return era
@@ -502,19 +501,21 @@ class Play:
         return after
 
     async def _fill(self, store: Store, at: WorldTransport, era: Era, draws: Draws) -> None:
-        """Put some slots of the past once more."""
+        """Put some slots of the past once more, or run it at once."""
         now_us = self.book.now_us() - APART_US
         slots = era.definition.missed(Slot(now_us - 20_000_000), now_us)[-5:]
+        if draws.random() < 0.4:
+            slots = [Slot(self.book.now_us() // 1_000 * 1_000)]  # `Schedules.run_now`
         keys = [(era.name, era.life, one.at_us) for one in slots]
         self.book.again.update(keys)
-        fill = Fill(draws.randbytes(16), [Occurrence(one, one.at_us) for one in slots])
+        fill = Fill(draws.randbytes(16), slots)
         with suppress(CassieqError):
             lane = await self._lane(at, store, era.queue, draws)
             for _ in range(5):
                 (found,) = await self._called(at, Toucher(lane).touch([era.name], again=fill))
                 if found.row is None or found.problem is not None:
                     return
-                if fill.mark in found.row.value.state.fills:
+                if found.has_filled:
                     self.book.sure_again.update(keys)
                     self._world.seen["schedule: backfill"] += 1
                     return

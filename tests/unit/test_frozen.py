@@ -45,6 +45,7 @@ VALUES: list[Any] = [
     cassieq.Settled(acked=1),
     cassieq.Dispatched(schedules=1, looked_at=1, put=0, problems={"report": "no queue"}),
     ScheduleInfo.of(SCHEDULE, 0),
+    cassieq.ScheduleChange(name="report", action="alter", before={"tag": "a"}, after={"tag": "b"}),
     cassieq.Finding(queue="orders", kind="lost", bucket=1, what="a message"),
     RECEIPT,
     cassieq.Backoff(),

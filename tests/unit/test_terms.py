@@ -34,6 +34,7 @@ QUALIFIED = {
     "batch": "a flag of `cassieq load`, which know no other batch; the end of a "
     "path of REST, as in SQS's SendMessageBatch; the batch of the sink that the event names",
     "session": "a field of the event connector_session_closed, which says whose",
+    "owner": "whoever declares a schedule in a file; nobody holds it as a lease is held",
 }
 
 

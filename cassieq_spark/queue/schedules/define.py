@@ -20,44 +20,50 @@ from cassieq_spark.queue.schedules.touch import Touched, Toucher
 from cassieq_spark.store.store import Store
 
 
-async def create(lane: Lane, name: str, definition: Definition) -> Touched:
-    """Create a schedule, and put its first occurrences.
+async def create(
+    lane: Lane, name: str, make: Callable[[Definition | None, int], Definition]
+) -> tuple[Touched, bool]:
+    """Create a schedule, put its first occurrences, and return whether this call has created it.
 
     Idempotent: one that exists with this definition is only touched.
 
     Args:
         lane: Any lane of its queue.
+        make: Returns its definition, of the one that it has, if it exists, and of the time; called
+            again if others create it, too.
 
     Raises:
         ScheduleExists: It has another definition, or another queue.
     """
-    store, first = lane.store, lane.first
-    now_us = lane.clock.now_us()
-    mine = Schedule(
-        datacenter=store.session.datacenter,
-        name=name,
-        queue=lane.queue,
-        lane=first.lane_id,
-        status=Status.ACTIVE,
-        definition=definition,
-        state=State(cursor=Slot(now_us)),
-        touch_us=now_us,
-    )
+    store = lane.store
     async for _ in attempts(store):
         row = await store.timetable.find(name)
-        if row is None or row.value.status is Status.NEW:
-            row = await _named(store, mine, row)
-            if row is not None:
-                await store.timetable.define(row, mine)
-        elif row.value.status is Status.DELETING:
+        if row is not None and row.value.status is Status.DELETING:
             await finish(store, row.value)
+            continue
+        now_us = lane.clock.now_us()
+        definition = make(None if row is None else row.value.definition, now_us)
+        if row is None or row.value.status is Status.NEW:
+            mine = Schedule(
+                datacenter=store.session.datacenter,
+                name=name,
+                queue=lane.queue,
+                lane=lane.first.lane_id,
+                status=Status.ACTIVE,
+                definition=definition,
+                state=State(cursor=Slot(now_us)),
+                touch_us=now_us,
+            )
+            row = await _named(store, mine, row)
+            if row is not None and isinstance(await store.timetable.define(row, mine), Applied):
+                return await _touched(lane, name), True
         elif (row.value.definition, row.value.queue) != (definition, lane.queue):
             raise ScheduleExists(
-                f"schedule {name!r} exists, with another definition or for another queue "
-                f"({row.value.queue!r}). Alter it, delete it, or choose another name"
+                f"schedule {name!r} exists, with another definition or for another queue. Alter "
+                "it, delete it, or choose another name"
             )
         else:
-            return await _touched(lane, name)
+            return await _touched(lane, name), False
     raise lane.contended(f"schedule {name!r}")
 
 

@@ -19,7 +19,7 @@ from typing import Final, Self
 from cronsim import CronSimError
 
 from cassieq_spark import metrics
-from cassieq_spark.errors import CassieqError, OptionInvalid
+from cassieq_spark.errors import CasAmbiguous, CassieqError, OptionInvalid
 from cassieq_spark.log import event, get_logger
 from cassieq_spark.model import recurring as rules
 from cassieq_spark.model.bucket import Status as BucketStatus
@@ -57,26 +57,28 @@ class Touched:
     Attributes:
         at_us: When it was looked at. What was missed before is put, if all is well.
         put: Occurrences that this touch has put.
+        has_filled: Whether its row has noted what a call puts once more: it is put exactly once.
         row: Its row after that; None: it is gone.
     """
 
     name: str
     at_us: int = 0
     put: int = 0
+    has_filled: bool = False
     problem: CassieqError | None = None
     row: Stored[Schedule] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Occurrences of the past that a call puts once more.
+    """Occurrences that a call puts at once, beside all others.
 
     Attributes:
         mark: Names the call in the row: whoever has lost the answer finds it there.
     """
 
     mark: bytes
-    slots: Sequence[Occurrence]
+    slots: Sequence[Slot]
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class _Draft:
     row: Stored[Schedule]
     schedule: Schedule
     cursor: Slot
+    is_late: bool
     fill: bytes | None
     packed: list[tuple[Occurrence, LaneId, Packed]]
     placed: list[tuple[Occurrence, Placed]] = field(default_factory=list)
@@ -194,11 +197,14 @@ class Toucher:
             if fills:
                 some, cursor = rules.occurrences(schedule, now_us)
                 todo += some
-            if again is not None and again.mark not in schedule.state.fills:
-                fill = again.mark
-                todo += again.slots
+            if again is not None:
+                found.has_filled = again.mark in schedule.state.fills
+                if not found.has_filled:
+                    fill = again.mark
+                    todo += [Occurrence(one, rules.AT_ONCE_US) for one in again.slots]
             packed = [(what, *await self._packed(schedule, what)) for what in todo]
-            return _Draft(found, row, schedule, cursor, fill, packed)
+            is_late = fills and rules.missed_us(schedule, now_us) is not None
+            return _Draft(found, row, schedule, cursor, is_late, fill, packed)
         raise self._lane.contended(f"schedule {found.name!r}")
 
     async def _take_back(self, row: Stored[Schedule]) -> None:
@@ -276,7 +282,8 @@ class Toucher:
         if what.due_us > lane.clock.now_us():
             times = Times(due_us=what.due_us, ttl_us=its.ttl_us)
             lane = await self._due_lanes.lane_for(lane, what.due_us) or lane
-        slot, due = (show_time(time_of(one)) for one in (what.slot.at_us, what.due_us))
+        at_us = what.slot.at_us
+        slot, due = (show_time(time_of(one)) for one in (at_us, max(at_us, what.due_us)))
         headers = dict(zip(HEADERS, (schedule.name, str(slot), str(due)), strict=True))
         row = Row(body=its.body, message_id=None, tag=its.tag, headers={**its.headers, **headers})
         keys = [_HAS_KEY]
@@ -296,8 +303,19 @@ class Toucher:
         # Whether the CAS was applied says less: its answer may have been lost, and others may have
         # gone on, or its tag was evicted [U3].
         now = draft.found.row = outcome.now
+        if now is not None and draft.fill is not None:
+            has_filled = rules.has_filled(now.value.state, draft.fill, draft.row.value.state)
+            if has_filled is None:
+                raise CasAmbiguous(
+                    f"too many other calls have put messages of schedule {draft.found.name!r} at "
+                    "once, so it is unknown whether this call has. Look at the queue first, as a "
+                    "further call may put them twice"
+                )
+            draft.found.has_filled = has_filled
         if now is None or not rules.names_all(now.value, schedule.state.unproven):
             return False
+        if draft.is_late:
+            metrics.SCHEDULE_MISFIRES.inc(self._lane.queue)
         draft.row = now
         return True
 

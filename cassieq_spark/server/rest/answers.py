@@ -174,6 +174,65 @@ class Redriven(BaseModel):
     problems: list[str]
 
 
+class Schedule(BaseModel):
+    """A schedule. What it puts is null in a list, and for a key that lacks the right to read."""
+
+    name: str | None
+    queue: str | None
+    status: Literal["active", "paused", "deleting"]
+    cron: str | None
+    timezone: str
+    every: float | None
+    at: str | None
+    start: str | None
+    end: str | None
+    count: int | None
+    jitter: float | None
+    horizon: float
+    misfire: str
+    catch_up: int
+    priority: int
+    ttl: float | None
+    owner: str | None
+    occurrences: int = Field(description="How many were put, those put ahead among them.")
+    next_at: str | None = Field(description="Its next time; null: it has ended, or is paused.")
+    last_at: str | None = Field(description="Its latest time that was put and is over.")
+    missed_at: str | None = Field(
+        description="Its first time that is over and was not put; null: it keeps up."
+    )
+    body: str | None
+    encoding: Encoding | None
+    tag: str | None
+    headers: dict[str, str] | None
+    group: str | None
+    key: str | None
+
+
+class Schedules(BaseModel):
+    """A page of schedules."""
+
+    schedules: list[Schedule]
+    next: str | None = Field(description="The value of after for the next page; null: no more.")
+
+
+class Ran(BaseModel):
+    """A message that was put at once."""
+
+    slot: str = Field(description="The time that its header cassieq-slot has.")
+
+
+class Backfilled(BaseModel):
+    """The number of messages that were put once more."""
+
+    put: int
+
+
+class Times(BaseModel):
+    """Times of a schedule, in its time zone."""
+
+    times: list[str]
+
+
 class Granted(BaseModel):
     """Rights on queues."""
 

@@ -50,7 +50,7 @@ class RestDoor(Door):
         asked_of(request.scope).operation = operation.name
         principal = await self._gate.authenticate(
             request,
-            may=lambda principal: queue_of(request, principal, operation.right),
+            may=lambda principal: queue_of(request, principal, operation),
             allows_unsigned=isinstance(operation.body, str),
         )
         body = await request.body()
@@ -60,7 +60,7 @@ class RestDoor(Door):
             request=request,
             principal=principal,
             backend=self._backend,
-            queue=queue_of(request, principal, operation.right),
+            queue=queue_of(request, principal, operation),
             query=rest.from_query(operation.query, request.scope["query_string"]),
             body=_read(operation, request.headers, body),
             is_raw=_wants_raw(operation, request.headers),
@@ -154,6 +154,10 @@ Retry-After says that the same request may succeed later.
 
 _PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "queue": {"description": "The name of a queue.", "schema": dict(values.queue_name().schema)},
+    "schedule": {
+        "description": "The name of a schedule.",
+        "schema": dict(values.queue_name().schema),
+    },
     "key": {
         "description": "The id of a key of the account.",
         "schema": {"type": "string", "pattern": f"^{KEY_ID.pattern}$"},
@@ -205,7 +209,7 @@ def _operation(one: RestOperation, schemas: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": one.name,
         "summary": doc.partition(".")[0],
-        "description": f"{doc} It needs the right `{one.right.value}`.",
+        "description": f"{doc} It needs the right `{one.right.value}`{' and `put`' * one.puts}.",
         "parameters": _parameters(one, schemas),
         "responses": _responses(one),
     }

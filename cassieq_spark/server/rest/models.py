@@ -24,6 +24,7 @@ from cassieq_spark.model import rights as rules
 from cassieq_spark.model.dead_letter import is_own
 from cassieq_spark.model.lanes import MAX_KEY_BYTES, MAX_PRIORITIES
 from cassieq_spark.options import OPTIONS, Scope, arguments, values
+from cassieq_spark.options import schedules as schedule_options
 from cassieq_spark.options.option import THIRTY_DAYS_S
 from cassieq_spark.queue.inspect.letters import KEYS
 from cassieq_spark.server.rest.call import Ranged, Strict, wrong_alone
@@ -153,6 +154,19 @@ class Page(Strict):
     prefix: str = Field("", description="Only queues whose names begin with this.")
     after: str = Field("", description="Begin after this name: the member next of the last page.")
     max_queues: Shown = Field(100, description="The most queues of one page.")
+
+
+class SchedulePage(Strict):
+    """The schedules to list."""
+
+    after: str = Field("", description="Begin after this name: the member next of the last page.")
+    max_schedules: Shown = Field(100, description="The most schedules of one page.")
+
+
+class HowMany(Strict):
+    """The number of times to show."""
+
+    count: Shown = Field(5, description="The most times.")
 
 
 class Deletion(Strict):
@@ -378,6 +392,77 @@ class Pause(Strict):
     """The messages that are paused or resumed."""
 
     priority: Priority | None = Field(None, description="Only this priority. Default: all.")
+
+
+class ScheduleChange(Strict):
+    """The definition of a schedule, as far as it changes; null asks for the default."""
+
+    is_needed: ClassVar[bool] = True
+
+    cron: str | None = Field(
+        None,
+        description="Five fields as in crontab: minute, hour, day of month, month, day of week. "
+        "Or every, or at.",
+    )
+    timezone: str | None = Field(
+        None, description="The time zone of cron, such as Europe/Berlin. Default: UTC."
+    )
+    every: Annotated[float, Ranged(schedule_options.EVERY)] | None = Field(
+        None, description="Seconds from one message to the next."
+    )
+    at: Moment | None = Field(None, description="One time, with a time zone.")
+    start: Moment | None = Field(None, description="No message before this time.")
+    end: Moment | None = Field(None, description="No message after this time.")
+    count: Annotated[int, Ranged(schedule_options.COUNT)] | None = Field(
+        None, description="The most messages."
+    )
+    jitter: Annotated[float, Ranged(schedule_options.JITTER)] | None = Field(
+        None, description="Each message is due up to so many seconds later."
+    )
+    horizon: Annotated[float, Ranged(schedule_options.HORIZON)] | None = Field(
+        None, description="How many seconds ahead messages are put, at least."
+    )
+    misfire: Literal["latest", "all", "skip"] | None = Field(
+        None, description="What becomes of times that were missed. Default: latest."
+    )
+    catch_up: Annotated[int, Ranged(schedule_options.CATCH_UP)] | None = Field(
+        None, description="The most messages that misfire all puts. Default: 100."
+    )
+    encoding: Encoding = Field("text", description="The encoding of body.")
+    body: BodyText | None = None
+    headers: Annotated[Texts, AfterValidator(sent_headers)] | None = Field(
+        None, description="Names that begin with cassieq- are reserved, and refused."
+    )
+    priority: Priority | None = Field(None, description="Messages of a higher one go out first.")
+    key: Key | None = None
+    tag: Tag | None = None
+    group: Group | None = None
+    ttl: Ttl | None = Field(
+        None, description="Seconds from when a message is due until it expires. Default: for ever."
+    )
+    owner: Annotated[str, Ranged(schedule_options.OWNER)] | None = Field(
+        None, description="Whoever declares it in a file: see cassieq schedule apply."
+    )
+
+    @field_validator("body", mode="plain")
+    @classmethod
+    def _decoded(cls, text: object, info: ValidationInfo) -> bytes | None:
+        return None if text is None else decoded(text, info.data.get("encoding"))
+
+    def given(self) -> dict[str, Any]:
+        """Return the arguments that it has."""
+        return {one: getattr(self, one) for one in self.model_fields_set - {"encoding"}}
+
+
+class NewSchedule(ScheduleChange):
+    """The definition of a schedule: one of cron, every and at, and what it puts; 64 KiB of that."""
+
+
+class Backfill(Strict):
+    """The past times to put once more."""
+
+    begin: Moment = Field(description="The first time, with a time zone.")
+    end: Moment = Field(description="The last time, with a time zone.")
 
 
 class Redrive(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar, cast
@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from cassieq_spark.errors import CassieqError, QueueNotFound
 from cassieq_spark.model.rights import Principal, Right
 from cassieq_spark.queue.inspect.stats import QueueStats
+from cassieq_spark.schedules import ScheduleInfo
 from cassieq_spark.server.backend import Backend, Busy, Shared, Turns
 from cassieq_spark.server.rest.call import problem_of
 from cassieq_spark.store.call import acting
@@ -73,6 +74,23 @@ class Counts:
             for name, full in of_account
             if name.startswith(prefix) and principal.may(Right.INFO, full)
         ]
+
+    async def schedules(self, principal: Principal) -> list[tuple[str, ScheduleInfo]]:
+        """The schedules of a principal's account, by the names that it uses, in order.
+
+        Raises:
+            StoreError, Busy: They could not be read.
+        """
+
+        async def read() -> list[tuple[str, ScheduleInfo]]:
+            own = [
+                (principal.own_name(one.name), replace(one, body=b"", headers={}))
+                for one in await self._backend.client.schedules.list()
+            ]
+            return [(name, one) for name, one in own if name is not None]
+
+        name = f"schedules {principal.account}"
+        return await self._once(name, lambda: self._backend.run(read))
 
     async def of(self, queue: str) -> Counted | None:
         """The figures of a queue; None: it was deleted."""

@@ -56,7 +56,7 @@ class UiDoor(Door):
                 principal = await self._gate.by_token(cookies.session, request)
         except AuthenticationFailed:
             return self._unknown(page, request, cookies)
-        queue = queue_of(request, principal, page.right)
+        queue = queue_of(request, principal, page)
         given = await _given(page, request, cookies)
         found = await page.run(
             Visit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -21,7 +20,7 @@ from cassieq_spark.queue.message import Message
 from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui import bodies
 from cassieq_spark.server.ui.page import Form, Shown, Visit
-from cassieq_spark.server.ui.session import GRANTS
+from cassieq_spark.server.ui.session import itself
 
 TOGETHER: Final = 20
 """The messages of one page: all their bodies are in memory while it is made."""
@@ -211,7 +210,7 @@ async def redrive(visit: Visit) -> Shown:
             chosen,
             where=is_wanted,
             max_messages=AT_ONCE if given.all else None,
-            may=_itself(visit.principal).may_put,
+            may=itself(visit.principal).may_put,
             dry_run=not given.sure,
         )
     )
@@ -229,11 +228,6 @@ async def redrive(visit: Visit) -> Shown:
         all=given.all,
         at_once=AT_ONCE,
     )
-
-
-def _itself(principal: Principal) -> Principal:
-    """The key that has logged in: a session leaves out 'put', so that a stolen one puts nothing."""
-    return replace(principal, limits=None) if principal.limits == GRANTS else principal
 
 
 def _letter(principal: Principal, message: Message, how: bodies.How) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cassieq_spark.server.beside import RepairPass
 from cassieq_spark.server.rest.admin import TARGET, settings_of
 from cassieq_spark.server.rest.call import Strict
 from cassieq_spark.server.ui.page import HOME, Form, GoTo, Shown, Visit
+from cassieq_spark.server.ui.session import itself
 from cassieq_spark.store import portal
 
 TOGETHER: Final = 25
@@ -165,7 +166,7 @@ async def show(visit: Visit) -> Shown:
         may_read=visit.principal.may(Right.READ, visit.queue),
         rates=visit.rates.of(visit.queue),
         purged=visit.given.purged,
-        may_pause=visit.principal.may(Right.CREATE, visit.queue),
+        may_pause=itself(visit.principal).may(Right.CREATE, visit.queue),
         may_purge=visit.principal.may(Right.PURGE, visit.queue),
         may_delete=visit.principal.may(Right.DELETE, visit.queue),
     )
@@ -226,7 +227,12 @@ async def purge(visit: Visit) -> Shown | GoTo:
 
 
 async def change_pause(visit: Visit, *, pauses: bool) -> GoTo:
-    """Pause the queue, or resume it."""
+    """Pause the queue, or resume it, if the key that has logged in may.
+
+    Raises:
+        AccessDenied: It may not.
+    """
+    itself(visit.principal).require(Right.CREATE, visit.queue)
     await visit.backend.on_queue(
         visit.queue, lambda queue: queue.pause() if pauses else queue.resume()
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from dataclasses import replace
 from typing import Final
 
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from starlette.responses import Response
 
 from cassieq_spark.accounts import tokens
 from cassieq_spark.errors import AuthenticationFailed, OptionInvalid
-from cassieq_spark.model.rights import Grant, Right
+from cassieq_spark.model.rights import Grant, Principal, Right
 from cassieq_spark.options.values import Secret
 from cassieq_spark.server.guards import UI, Refusal
 from cassieq_spark.server.rest.call import Strict
@@ -36,6 +37,15 @@ GRANTS: Final = (
     Grant(rights=frozenset({Right.READ, Right.INFO, Right.DELETE, Right.REDRIVE}), patterns=("*",)),
 )
 """The most that a session may do: what the pages do. Its cookie is a token, and may be stolen."""
+
+
+def itself(principal: Principal) -> Principal:
+    """The key that has logged in.
+
+    A session leaves out 'put' and 'create', so that a stolen one puts nothing but what pages put.
+    """
+    return replace(principal, limits=None) if principal.limits == GRANTS else principal
+
 
 LONGEST: Final = 200
 WRONG: Final = "The access key id or the secret is wrong, or the key was disabled."
