@@ -177,6 +177,7 @@ class State:
         revoking: The runs that are being taken back.
         done_us: Slots after the cursor that were put under an earlier definition.
         last_us: The latest slot that was put and is over, as of the last touch; 0: none.
+        since_us: The time from which the present definition counts; 0: an earlier release wrote it.
         fills: The marks of the last calls that put some at once.
         more: Entries of a later release.
     """
@@ -187,6 +188,7 @@ class State:
     revoking: tuple[Run, ...] = ()
     done_us: frozenset[int] = frozenset()
     last_us: int = 0
+    since_us: int = 0
     fills: tuple[bytes, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -379,6 +381,7 @@ def altered(
         state=replace(
             state,
             cursor=Slot(since_us),
+            since_us=since_us,
             count=state.count - sum(len(one.slots) for one in revoking),
             runs=_only(state.runs, lambda one: one.at_us <= since_us),
             revoking=state.revoking + revoking,
@@ -408,9 +411,10 @@ def moved(schedule: Schedule, lane: LaneId, created_us: int) -> Schedule:
     """Return the schedule on a queue that was created again.
 
     What was put ahead has died with the former queue, unless it was due before this one was there.
+    But nothing comes from before the time from which the definition counts.
     """
     its, state = schedule.its, schedule.state
-    cursor = min(state.cursor, Slot(created_us - its.jitter_us))
+    cursor = min(state.cursor, Slot(max(created_us - its.jitter_us, state.since_us)))
     again = takewhile(lambda one: one.at_us <= created_us, _bounded(its.slots(cursor)))
     named = [one for run in (*state.runs, *state.revoking) for one in run.slots]
     done_us = {
@@ -522,6 +526,7 @@ def encode_state(state: State) -> bytes:
                 "done": sorted(state.done_us),
                 "fills": list(state.fills),
                 "last": state.last_us,
+                "since": state.since_us,
             }
         )
     )
@@ -542,6 +547,7 @@ def decode_state(stored: bytes) -> State | None:
         done_us=frozenset(found.pop("done")),
         fills=tuple(found.pop("fills")),
         last_us=found.pop("last", 0),
+        since_us=found.pop("since", 0),
         more=found,
     )
 

@@ -51,7 +51,7 @@ async def create(
                 lane=lane.first.lane_id,
                 status=Status.ACTIVE,
                 definition=definition,
-                state=State(cursor=Slot(now_us)),
+                state=State(cursor=Slot(now_us), since_us=now_us),
                 touch_us=now_us,
             )
             row = await _named(store, mine, row)
