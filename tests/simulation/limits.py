@@ -58,7 +58,7 @@ LIMITS: Final[Mapping[str, tuple[int, ...]]] = {
     "queue.get.scan.LARGEST_WINDOW": (2, 4),
     "queue.get.scan.PEEKS": (1, 2),
     "queue.get.unsealed.SEALS_PER_CALL": (1, 2),
-    "queue.handle.QUEUES": (1,),
+    "queue.waiting.QUEUES": (1,),
     "queue.put.producer.KEYS_AT_ONCE": (1, 2),
     "queue.put.producer.WRITES_IN_FLIGHT": (1,),
     "queue.put.together.KINDS": (1,),
