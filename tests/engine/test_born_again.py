@@ -158,9 +158,8 @@ def test_t14_a_queue_that_is_in_use_is_not_ended_by_the_creator_who_lost_its_nam
     assert [b"m"] == [one.body for one in other.client.queue(name).get()]
 
 
-def test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use(
-    open_door: OpenDoor,
-) -> None:
+def half_given_up(open_door: OpenDoor) -> tuple[Door, Door, str]:
+    """(a creator that died while it gave its lane up, whose INSERT is on its way, another, name)"""
     slow, other = open_door(), open_door()
     name = f"{slow.queue.name}.raced"
     slow.faults.plan("insert_queue", Fault.LATE)
@@ -169,6 +168,13 @@ def test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that
     with pytest.raises(Crash):
         slow.client.create_queue(name)
     other.client.delete_queue(name)
+    return slow, other, name
+
+
+def test_t14_a_creator_that_dies_while_it_gives_its_lane_up_leaves_no_queue_that_nobody_can_use(
+    open_door: OpenDoor,
+) -> None:
+    slow, other, name = half_given_up(open_door)
     assert 1 == slow.faults.land()
     other.client.create_queue(name).put(b"n")
     assert [b"n"] == [one.body for one in other.client.queue(name).get()]
@@ -341,14 +347,7 @@ def test_t15_a_full_repair_leaves_a_lane_to_its_deletion(open_door: OpenDoor) ->
 
 
 def test_t15_a_full_repair_ends_a_lane_that_was_half_given_up(open_door: OpenDoor) -> None:
-    slow, other = open_door(), open_door()
-    name = f"{slow.queue.name}.raced"
-    slow.faults.plan("insert_queue", Fault.LATE)
-    slow.faults.before("insert_queue", lambda: other.client.create_queue(name), after=1)
-    slow.faults.before("advance_pointer", crash)
-    with pytest.raises(Crash):
-        slow.client.create_queue(name)
-    other.client.delete_queue(name)
+    slow, other, name = half_given_up(open_door)
     assert 1 <= other.client.repair(full=True).swept_lanes
     assert 1 == slow.faults.land()
     with pytest.raises(cassieq.QueueNotFound):

@@ -38,7 +38,7 @@ from cassieq_spark.queue.put.results import Placed
 from cassieq_spark.queue.reserve import reserve
 from cassieq_spark.store import portal
 from cassieq_spark.testing import ManualClock
-from tests.fixtures.queues import Door, door_of, payload
+from tests.fixtures.queues import Door, by_priority, door_of, payload
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -316,13 +316,6 @@ def of_own_time(door: Door) -> Door:
 
 def readers_of(door: Door) -> QueueReader:
     return QueueReader(door.lane, Holder(owner="test", run=None, visibility_us=LEASE_US))
-
-
-def by_priority(claimed: list[Claimed]) -> Counter[int]:
-    found: Counter[int] = Counter()
-    for one in claimed:
-        found[one.lane.priority] += one.lease.runs.count
-    return found
 
 
 @pytest.mark.invariant("I10")

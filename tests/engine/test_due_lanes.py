@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from cassieq_spark.queue import schedule
 from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.reader import Reader
 from cassieq_spark.store import portal
-from tests.fixtures.faults import Fault, FaultyStore
+from tests.fixtures.faults import Beside, Fault, FaultyStore
 from tests.fixtures.queues import Crash, crash
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     import cassieq_spark as cassieq
@@ -214,6 +216,16 @@ def test_what_nobody_got_in_its_period_is_still_delivered(open_door: OpenDoor) -
     assert [b"m"] == bodies(door.queue.get())
 
 
+def puts(door: Door, due_at: datetime, told: list[str]) -> Callable[[], None]:
+    """Put a message, and note it if that was answered."""
+
+    def put() -> None:
+        with suppress(PutAmbiguous, QueueDeleted):
+            told.append(door.queue.put(b"late", due_at=due_at))
+
+    return put
+
+
 END = ["advance_pointer", "reserve", "delete_monoton", "remove_from_schedule", "read_schedule"]
 
 
@@ -241,6 +253,29 @@ def test_an_end_that_dies_at_any_statement_is_finished_by_the_next_pass(
     assert portal.run(lane.monotons.find()) is None
     assert lane.due not in rows_of(door.lane, lane)
     assert [b"left"] == bodies(door.queue.get())
+
+
+@pytest.mark.parametrize("hours", [0, -2], ids=["into a lane that it knows", "into a new one"])
+@pytest.mark.invariant("I1")
+def test_what_is_put_beside_any_statement_of_the_end_is_delivered_or_ambiguous(
+    open_door: OpenDoor, hours: int
+) -> None:
+    """The producer is behind its time: to it the period has not begun."""
+    for number in itertools.count(1):
+        door, late = open_door(f".{number}", **QUICK), open_door(f".{number}", **QUICK)
+        due_at = at(late, DAY_S + hours * HOUR_S)
+        late.queue.put(b"m", due_at=at(late, DAY_S))
+        door.clock.advance(DAY_S + 120)
+        door.queue.ack(door.queue.get())
+        told: list[str] = []
+        put = puts(late, due_at, told)
+        with Beside(number, put, since="delete_bucket").on(door.session) as faults:
+            finish(door, passes=1)
+        if not faults.is_done:
+            break
+        finish(door)
+        assert [b"late"] * len(told) == bodies(door.queue.get()), str(faults)
+    assert number > len(END)
 
 
 @pytest.mark.invariant("I9")
@@ -374,6 +409,21 @@ def test_a_deletion_that_dies_at_any_statement_is_finished(
 
     assert portal.run(lane.monotons.find()) is None
     assert [] == rows_of(first, lane)
+
+
+@pytest.mark.invariant("I9")
+def test_a_birth_beside_any_statement_of_a_deletion_leaves_nothing(open_door: OpenDoor) -> None:
+    for number in itertools.count(1):
+        door, other = open_door(f".{number}", **QUICK), open_door(f".{number}", **QUICK)
+        lane, first = the_due_lane(door, DAY_S), door.lane
+        put = puts(other, at(other, DAY_S), [])
+        with Beside(number, put).on(door.session) as faults:
+            door.queue.delete()
+        if not faults.is_done:
+            break
+        assert portal.run(lane.monotons.find()) is None, str(faults)
+        assert [] == rows_of(first, lane), str(faults)
+    assert number > len(END)
 
 
 def test_a_full_pass_removes_what_a_birth_left_in_a_deleted_queue(open_door: OpenDoor) -> None:

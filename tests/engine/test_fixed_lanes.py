@@ -7,6 +7,7 @@ place would settle, read or drop another lane's messages [U6] [U18].
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -378,16 +379,24 @@ def test_t14_the_first_lanes_row_may_be_that_of_a_lane_that_has_ended(open_door:
 
 
 @pytest.mark.invariant("I1")
-def test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane(open_door: OpenDoor) -> None:
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_t14_a_queue_that_was_given_up_takes_no_put_into_any_lane(
+    open_door: OpenDoor, is_whole: bool
+) -> None:
+    """Also if its creator dies before it has closed the second one."""
     door = open_door(priorities=2)
     unused = {lane.lane_id: portal.run(lane.monotons.find()) for lane in door.lane.all}
+    if not is_whole:
+        door.faults.before("reserve", crash, after=1)
 
-    portal.run(reserve.give_up(door.store, unused))
+    with nullcontext() if is_whole else pytest.raises(Crash):
+        portal.run(reserve.give_up(door.store, unused))
 
     for priority in range(2):
         with pytest.raises(QueueDeleted):
             door.queue.put(b"m", priority=priority)
-    assert all(portal.run(lane.pointers.read()).is_deleted for lane in door.lane.all)
+    ended = [portal.run(lane.pointers.read()).is_deleted for lane in door.lane.all]
+    assert [True, is_whole] == ended
     found = portal.run(read_row(door.store, door.queue.name))
     assert found is not None
     assert QueueStatus.DELETING is found.value.status

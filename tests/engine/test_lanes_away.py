@@ -16,10 +16,9 @@ from cassieq_spark.queue.get.claim import Holder
 from cassieq_spark.queue.get.queue_reader import QueueReader
 from cassieq_spark.store import caller, portal
 from tests.fixtures.faults import Away, Fault
-from tests.fixtures.queues import to_the_next_minute
+from tests.fixtures.queues import by_priority, to_the_next_minute
 
 if TYPE_CHECKING:
-    from cassieq_spark.queue.get.claim import Claimed
     from tests.fixtures.queues import Door, OpenDoor
 
 
@@ -29,13 +28,6 @@ A_MINUTE_US = 60_000_000
 
 def readers(door: Door) -> QueueReader:
     return QueueReader(door.lane, Holder(owner="test", run=None, visibility_us=A_MINUTE_US))
-
-
-def by_priority(claimed: list[Claimed]) -> Counter[int]:
-    found: Counter[int] = Counter()
-    for one in claimed:
-        found[one.lane.priority] += one.lease.runs.count
-    return found
 
 
 @pytest.mark.invariant("I10")

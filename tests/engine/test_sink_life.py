@@ -11,6 +11,7 @@ import pytest
 
 from cassieq_spark.errors import CasAmbiguous, QueueDeleted, RowCorrupt, SinkFenced
 from cassieq_spark.model.bucket import Status
+from cassieq_spark.model.dead import movable
 from cassieq_spark.model.ids import BucketNo, LaneId, Place
 from cassieq_spark.model.outcome import Applied, Refused
 from cassieq_spark.model.sink_txn import (
@@ -22,6 +23,7 @@ from cassieq_spark.model.sink_txn import (
     move_id,
 )
 from cassieq_spark.queue.sink import transaction
+from cassieq_spark.repair.dead import move
 from cassieq_spark.repair.transactions import LONGEST_PATIENCE_S, REST_S
 from cassieq_spark.store import portal
 from cassieq_spark.testing import wait_until
@@ -206,6 +208,25 @@ def test_a_mover_that_dies_is_taken_over_and_one_that_takes_over_too(
     assert 0 == c.queue.stats().dead
     c.client.repair(graves.queue.name)
     assert {"void", "drained", "open"} >= graves.queue.stats().buckets.keys()
+
+
+@pytest.mark.invariant("I1")
+def test_a_set_stays_where_it_is_if_its_copy_went_with_a_queue(open_door: OpenDoor) -> None:
+    """A's commit comes after the deletion, and A dies; to B the set looks as if it was moved."""
+    (a, b), graves = died(open_door, 2)
+    target = graves.lane
+
+    def before_the_commit() -> None:
+        b.client.delete_queue(graves.queue.name, force=True)
+        a.faults.before("read_pointers", crash)
+
+    a.faults.before("update_sink", before_the_commit)
+    with pytest.raises(Crash):
+        repair(a)
+    (dead,) = movable(b.value(0).dead)
+    with pytest.raises(QueueDeleted):
+        portal.run(move(b.lane, target, BucketNo(0), dead))
+    assert 5 == b.queue.stats().dead
 
 
 def test_a_mover_leaves_a_set_to_one_that_is_at_work(open_door: OpenDoor) -> None:

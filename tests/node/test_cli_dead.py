@@ -12,12 +12,7 @@ from cassieq_spark.model.dead_letter import headers_of
 from tests.fixtures.commands import CommandLine
 
 if TYPE_CHECKING:
-    from cassieq_spark.testing import EmbeddedCassandra
-
-
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
+    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,7 @@ from cassieq_spark.testing import wait_until
 from tests.fixtures.commands import CommandLine, end
 
 if TYPE_CHECKING:
-    from cassieq_spark.testing import EmbeddedCassandra
-
-
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
-
-
-@pytest.fixture
-def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
-    return client.create_queue(queue_name, visibility_timeout=600, linger=0)
+    pass
 
 
 def lie(queue: cassieq.Queue) -> tuple[int, int]:

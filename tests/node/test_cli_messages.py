@@ -24,19 +24,8 @@ from tests.fixtures.commands import CommandLine, end
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cassieq_spark.testing import EmbeddedCassandra
 
 NO_UTF8 = b"\xff\x00\xfe"
-
-
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
-
-
-@pytest.fixture
-def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
-    return client.create_queue(queue_name, visibility_timeout=600, linger=0)
 
 
 def bodies(queue: cassieq.Queue) -> list[bytes]:

@@ -15,7 +15,6 @@ from tests.fixtures.commands import CASSIEQ, CommandLine, end
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cassieq_spark.testing import EmbeddedCassandra
 
 FULL = Path("/dev/full")
 
@@ -41,16 +40,6 @@ PRINTING = [
     "dead redrive {queue} --to {other} --yes",
     "--version",
 ]
-
-
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
-
-
-@pytest.fixture
-def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
-    return client.create_queue(queue_name, visibility_timeout=600, linger=0)
 
 
 @pytest.fixture

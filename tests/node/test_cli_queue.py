@@ -38,16 +38,6 @@ DEFAULTS = {
 }
 
 
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
-
-
-@pytest.fixture
-def queue(client: cassieq.Client, queue_name: str) -> cassieq.Queue:
-    return client.create_queue(queue_name, visibility_timeout=600, linger=0)
-
-
 def names(client: cassieq.Client) -> set[str]:
     return {info.name for info in client.queues()}
 

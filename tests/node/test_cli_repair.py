@@ -17,13 +17,7 @@ from tests.fixtures.commands import CommandLine
 from tests.fixtures.rows import leased_twice
 
 if TYPE_CHECKING:
-    from cassieq_spark.testing import EmbeddedCassandra
     from tests.fixtures.queues import Door, OpenDoor
-
-
-@pytest.fixture
-def cli(cassandra: EmbeddedCassandra) -> CommandLine:
-    return CommandLine(cassandra.contact_points)
 
 
 def test_a_dry_run_says_what_a_pass_would_do_and_does_nothing(cli: CommandLine, door: Door) -> None:

@@ -154,6 +154,7 @@ def test_what_is_too_old_or_proved_twice_is_refused(
     assert (400, True) == (status, b"<Code>IncompleteSignature</Code>" in body)
 
 
+@pytest.mark.long  # a gateway keeps keys for ten seconds; test_gate lets it forget one
 def test_a_waiter_whose_key_is_disabled_meanwhile_gets_nothing(
     guarded: Gateway, account: Account, client: cassieq.Client, acme: Any, url: str
 ) -> None:

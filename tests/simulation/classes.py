@@ -18,7 +18,6 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "P4",
         "P5: A bucket",
         "P5: A put",
-        "P15: A reservation begins",
         "P16",
         "T17: A get that",
         "P28: Who lost a race",

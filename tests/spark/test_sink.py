@@ -144,7 +144,14 @@ def test_a_query_from_queue_to_queue_moves_every_message_once(streams: Streams) 
     assert streams.is_empty()
 
 
-@pytest.mark.parametrize("groups", [[None, None], ["one", "one"], [None, "two"]])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param([None, None], marks=pytest.mark.long),
+        pytest.param(["one", "one"], marks=pytest.mark.long),
+        [None, "two"],
+    ],
+)
 def test_two_writes_of_one_batch_under_one_sink_id_are_refused(
     streams: Streams, groups: list[str | None]
 ) -> None:

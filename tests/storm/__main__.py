@@ -11,18 +11,14 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cassieq_spark.clock import SystemClock
 from cassieq_spark.entropy import generator
 from cassieq_spark.testing import EmbeddedCassandra
 from tests.fixtures.cassandra import await_peers
-from tests.storm import weakened
 from tests.storm.run import storms
 from tests.storm.stage import Stage
-
-if TYPE_CHECKING:
-    from tests.ablations import Ablation
 
 RING_SETTINGS: Final[dict[str, object]] = {
     # What a replica missed it has missed: a hint would make it look whole.
@@ -43,12 +39,9 @@ def main() -> int:
     print(f"seeds {seeds[0]} to {seeds[-1]}, {given.seconds:g} s each, in {directory}", flush=True)
     if given.schedule:
         return _print_schedules(seeds, given.seconds, has_spark=not given.no_spark)
-    rules = [weakened.rule(name) for name in given.without]
     with EmbeddedCassandra(nodes=3, settings=RING_SETTINGS) as ring:
         await_peers(ring)
         try:
-            if rules:
-                return _without(rules, ring, directory, seeds, given)
             with Stage(
                 ring, directory, has_spark=not given.no_spark, keeps_all=given.keep
             ) as stage:
@@ -59,26 +52,6 @@ def main() -> int:
     red = [report for report in reports if not report.is_green]
     print(f"{len(reports)} seeds, {len(red)} red")
     return 1 if red else 0
-
-
-def _without(
-    rules: list[Ablation],
-    ring: EmbeddedCassandra,
-    directory: Path,
-    seeds: list[int],
-    given: argparse.Namespace,
-) -> int:
-    """Each rule is taken from the children, until a seed is red or all have been run."""
-    missed = 0
-    for number, one in enumerate(rules):
-        place = directory / f"without-{number}"
-        root = weakened.copy_without(one, place / "copy")
-        print(f"without {one.mark}: {one.rule}", flush=True)
-        with Stage(ring, place, has_spark=not given.no_spark, root=root) as stage:
-            is_seen = any(storms(stage, [seed], given.seconds)[0].anomalies for seed in seeds)
-        missed += not is_seen
-        print(f"{one.mark}: {'seen' if is_seen else 'NOT SEEN'}", flush=True)
-    return 1 if missed else 0
 
 
 def _print_schedules(seeds: list[int], seconds: float, *, has_spark: bool) -> int:
@@ -99,9 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-spark", action="store_true", help="Python processes only")
     parser.add_argument("--keep", action="store_true", help="the histories of green seeds, too")
     parser.add_argument("--schedule", action="store_true", help="print the faults, do nothing")
-    parser.add_argument(
-        "--without", nargs="*", default=[], metavar="RULE", help="can it be red? see weakened.py"
-    )
     parser.add_argument("--directory", help="for histories; default: a temporary one")
     return parser
 

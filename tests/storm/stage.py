@@ -45,7 +45,6 @@ class Stage:
     """Made once for all seeds; a context manager.
 
     Attributes:
-        root: Where the children's package is: this one, or a copy without one of its rules.
         keeps_all: The histories of green seeds stay, too.
         driver: The Spark driver; None: a storm of Python processes only.
     """
@@ -53,7 +52,6 @@ class Stage:
     ring: EmbeddedCassandra
     directory: Path
     has_spark: bool = True
-    root: Path = ROOT
     keeps_all: bool = False
     _stack: ExitStack | None = None
     _zygote: Zygote | None = None
@@ -69,7 +67,7 @@ class Stage:
             self._client.bootstrap(
                 {"class": "NetworkTopologyStrategy", self.ring.datacenter: nodes}
             )
-            self._zygote = Zygote(MODULES, self.directory, self.root)
+            self._zygote = Zygote(MODULES, self.directory, ROOT)
             stack.callback(self._zygote.kill)
             if self.has_spark:
                 self.driver = self._start_driver()
@@ -102,7 +100,7 @@ class Stage:
         """Variables of a process that starts Spark."""
         return {
             **environment(),
-            "PYTHONPATH": str(self.root),
+            "PYTHONPATH": str(ROOT),
             dials.VARIABLE: str(dials_file),
         }
 

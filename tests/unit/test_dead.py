@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cassieq_spark.model import dead as rules
+from cassieq_spark.model.bucket import without_dead
 from cassieq_spark.model.dead import DeadSet
 from cassieq_spark.model.ids import QueueName, Runs
 from cassieq_spark.model.row_limits import (
@@ -127,6 +128,15 @@ def test_r14_a_mover_takes_closed_sets_only() -> None:
     dead = died(died((), 0, "a"), 1, "b")
     assert [] == rules.movable(dead)
     assert [rules.closed(dead)] == rules.movable(rules.closed(dead))
+
+
+def test_r14_a_set_that_was_moved_is_taken_out_alone() -> None:
+    new_id = ids()
+    moved = rules.closed(rules.add_dead((), [(1, Runs.span(0, 4))], new_id, reason="a", now_us=NOW))
+    both = rules.add_dead(moved, [(1, Runs.span(5, 9))], new_id, reason="a", now_us=NOW)
+    row = without_dead(sealed(dead=both), moved[0].set_id, now_us=NOW)
+    assert both[1:] == row.dead
+    assert Runs.span(5, 9) == row.unacked
 
 
 def test_t2_reasons_above_the_budget_of_a_row_are_joined() -> None:

@@ -6,7 +6,7 @@ import itertools
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cassieq_spark.errors import RowCorrupt
@@ -67,6 +67,8 @@ def test_what_is_encoded_is_decoded(numbers: set[int]) -> None:
 
 
 @given(st.binary(max_size=40))
+@example(b"\x00\x01\x80")  # it ends in the middle of a number
+@example(b"\x00\x01")  # and of a pair
 def test_decode_gives_runs_or_row_corrupt(data: bytes) -> None:
     try:
         runs = Runs.decode(data)

@@ -214,9 +214,10 @@ def test_an_acked_message_is_in_no_part_of_the_row_and_the_last_ack_drains() -> 
 
 
 @pytest.mark.invariant("I3")
-def test_an_ack_of_a_lease_that_ended_touches_no_other_delivery() -> None:
+@pytest.mark.parametrize("runs", [None, Runs.span(0, 4)])
+def test_an_ack_of_a_lease_that_ended_touches_no_other_delivery(runs: Runs | None) -> None:
     row = sealed(leases=(lease(2, TEN, count=2),))
-    assert replace(row, changed_us=NOW) == rules.ack(row, {UUID(int=1): None}, now_us=NOW)
+    assert replace(row, changed_us=NOW) == rules.ack(row, {UUID(int=1): runs}, now_us=NOW)
 
 
 @pytest.mark.invariant("I3")

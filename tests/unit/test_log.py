@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import logging
 import re
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-import cassieq_spark
 from cassieq_spark.log import EVENTS, event, get_logger
-
-PACKAGE = Path(cassieq_spark.__file__).parent
+from tests.fixtures.sources import events
 
 
 @pytest.fixture(autouse=True)
@@ -118,17 +114,7 @@ def test_events_are_listed_by_level_and_name() -> None:
 
 
 def test_every_event_of_the_table_is_logged_somewhere_and_no_other() -> None:
-    calls = [
-        node
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "event"
-    ]
-    names = [ast.literal_eval(call.args[1]) for call in calls]
-
-    assert sorted(EVENTS) == sorted(set(names))
+    assert sorted(EVENTS) == sorted({one.name for one in events()})
 
 
 def test_loggers_are_named_by_layer() -> None:

@@ -42,11 +42,8 @@ def marks_in(path: Path) -> set[str]:
 @cache
 def names_in(path: Path) -> frozenset[str]:
     """The functions of a test module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     return frozenset(
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        re.findall(r"^ *(?:async )?def (\w+)\(", path.read_text("utf-8"), re.MULTILINE)
     )
 
 

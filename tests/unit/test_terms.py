@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator
@@ -14,16 +13,15 @@ import click
 import pytest
 import typer
 
-import cassieq_spark
 from cassieq_spark import errors, log, metrics
 from cassieq_spark.cli.app import app
 from cassieq_spark.options import OPTIONS
 from cassieq_spark.server.rest.door import document
 from cassieq_spark.spark.views.columns import VIEWS
 from tests.fixtures.public import is_alias, offered
+from tests.fixtures.sources import events
 
 GLOSSARY = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
-PACKAGE = Path(cassieq_spark.__file__).parent
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 BARE = re.compile(r"^- ((?:\*\w+\*(?: and )?)+):", re.MULTILINE)
 
@@ -100,10 +98,8 @@ def metrics_and_labels() -> Iterator[str]:
 
 def events_and_fields() -> Iterator[str]:
     yield from log.EVENTS
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "event":
-                yield from (keyword.arg for keyword in node.keywords if keyword.arg)
+    for one in events():
+        yield from one.fields
 
 
 def names_of_python() -> Iterator[str]:

@@ -16,15 +16,13 @@ from cassieq_spark.model.ids import BucketNo
 from cassieq_spark.queue import seal
 from cassieq_spark.store import portal
 from cassieq_spark.store.statements import Kind, every_statement
-from tests.fixtures.cassandra import KEYSPACE
 from tests.fixtures.faults import Fault
-from tests.fixtures.queues import Door, door_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from cassieq_spark.queue.message import Delivery
-    from cassieq_spark.testing import EmbeddedCassandra
+    from tests.fixtures.queues import Door, OpenDoor
 
 LWTS = {statement.name for statement in every_statement() if statement.kind is Kind.CAS}
 BUCKET = BucketNo(0)
@@ -85,25 +83,9 @@ def described(messages: list[Delivery]) -> list[tuple[bytes, int]]:
     return sorted((one.body, one.delivery_count) for one in messages)
 
 
-@pytest.fixture(scope="module")
-def clients(
-    client: cassieq.Client,  # noqa: ARG001 - it has made the tables
-    cassandra: EmbeddedCassandra,
-) -> Iterator[list[cassieq.Client]]:
-    with (
-        cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as mine,
-        cassieq.connect(cassandra.contact_points, keyspace=KEYSPACE) as other,
-    ):
-        yield [mine, other]
-
-
 @pytest.fixture
-def both(clients: list[cassieq.Client], queue_name: str) -> Both:
-    """A fresh queue, and clocks that agree again."""
-    for one in clients:
-        one._store.clock = one._session.clock
-    mine, other = (door_of(one, queue_name, visibility_timeout=30) for one in clients)
-    return Both(mine=mine, other=other)
+def both(open_door: OpenDoor) -> Both:
+    return Both(mine=open_door(visibility_timeout=30), other=open_door(visibility_timeout=30))
 
 
 # --- the verbs: what is there before, what the verb does, what must be there afterwards -----------
