@@ -49,7 +49,6 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "U15: A coin",
         "U15: A quiet",
         "U15: A get",
-        "U15: No",
         "U15: A lane",
         "P28: With rivals, a",
         "U8: Steps",
@@ -91,7 +90,6 @@ OUTSIDE: Final[Mapping[str, tuple[str, ...]]] = {
         "R3: An abort",
         "T18: A mover says",
         "T18: A mover leaves",
-        "T18: A move",
     ),
     "a lease of a call that failed, which runs out by itself: tests hold a call up": (
         "T22: An ambiguous",

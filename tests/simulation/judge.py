@@ -77,7 +77,8 @@ class Pause:
 
     Attributes:
         begun, answered: When it was asked for, and when that was answered; infinite: never.
-        resumes, over: When somebody has begun to resume one of them, and when all are resumed.
+        resumes, over: When somebody may have resumed one of them, and since when all are resumed
+            for sure: a call at the same time as the pause may have come before it.
     """
 
     priorities: frozenset[int]
@@ -98,14 +99,16 @@ def _pauses(history: list[Entry]) -> list[Pause]:
     for entry in history:
         if entry["what"] == "pauses":
             paused, begun = frozenset(entry["priorities"]), entry["at"]
-            later = [one for one in resumes if one[2] > begun]
+            is_paused = answered.get(entry["op"], math.inf)
+            ends = [at for some, at, over in resumes if over > begun and some & paused]
+            overs = [over for some, at, over in resumes if at > is_paused and some >= paused]
             found.append(
                 Pause(
                     priorities=paused,
                     begun=begun,
-                    answered=answered.get(entry["op"], math.inf),
-                    resumes=min((at for some, at, _ in later if some & paused), default=math.inf),
-                    over=min((at for some, _, at in later if some >= paused), default=math.inf),
+                    answered=is_paused,
+                    resumes=min(ends, default=math.inf),
+                    over=min(overs, default=math.inf),
                 )
             )
     return found
