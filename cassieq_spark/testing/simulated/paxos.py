@@ -201,7 +201,8 @@ class Paxos:
             accepted = max((one.accepted for one in promises.values()), key=_by_ballot)
             if accepted.change is not None and accepted.ballot > latest.ballot:
                 coordinator.ring.seen["another's round finished"] += 1
-                if accepted.ballot < coordinator.ring.looked.get(key, NO_BALLOT):
+                # With a ballot below that look's, this proposal will be refused.
+                if accepted.ballot < coordinator.ring.looked.get(key, NO_BALLOT) < ballot:
                     coordinator.ring.seen[TOO_LATE] += 1
                 again = Round(ballot, accepted.change.written_at(ballot.at_us))
                 if await self._propose(again, must_know=False):
