@@ -17,7 +17,8 @@ from cassieq_spark.errors import CasAmbiguous, OptionInvalid, QueueDeleted, Stor
 from cassieq_spark.model.bucket import Status
 from cassieq_spark.model.moments import time_of
 from cassieq_spark.store import portal
-from tests.fixtures.faults import Fault
+from tests.fixtures.faults import AtStatement, Fault
+from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
     from tests.fixtures.queues import Door, OpenDoor
@@ -206,3 +207,36 @@ def test_u14_cancellations_beside_gets_never_both(open_door: OpenDoor) -> None:
     assert {b"%d" % at for at in range(200)} == cancelled | delivered
     assert cancelled
     assert delivered
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_u14_a_slow_canceller_is_told_what_became_of_the_message(
+    open_door: OpenDoor, *, is_sealed: bool
+) -> None:
+    """All else of the bucket is consumed, and it is dropped, just before its n-th statement."""
+    number = 0
+    sent: list[str] = []
+    while number <= len(sent):
+        door, other = (open_door(f"-{number}", linger=0, repair_timeout=0.2) for _ in range(2))
+        message_id = door.queue.put(b"m")
+        door.queue.put(b"beside")
+        if is_sealed:
+            other.queue.release(other.queue.get(), count_delivery=False)
+        delivered: list[bytes] = []
+
+        def consume(other: Door = other, delivered: list[bytes] = delivered) -> None:
+            while got := other.queue.get(10):
+                delivered.extend(one.body for one in got)
+                other.queue.ack(got)
+            for _ in range(4):
+                other.clock.advance(15)
+                assert [] == other.client.repair(other.queue.name).problems
+
+        tried = AtStatement(number, consume)
+        intercept(door.session, tried)
+        is_cancelled = door.queue.cancel(message_id)
+        sent = [name for name, *_ in tried.sent]
+        if number == len(sent):
+            consume()
+        assert is_cancelled == (b"m" not in delivered), (number, sent)
+        number += 1

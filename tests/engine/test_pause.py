@@ -14,37 +14,16 @@ from cassieq_spark.queue import pause
 from cassieq_spark.queue.get import getter
 from cassieq_spark.queue.get.getter import GetRequest
 from cassieq_spark.store import portal
-from tests.fixtures.faults import Fault, FaultyStore
+from tests.fixtures.faults import AtStatement, Fault
 from tests.fixtures.queues import Crash, cost, crash
 from tests.fixtures.transports import intercept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cassieq_spark.queue.message import Delivery
-    from cassieq_spark.store.statements import Statement
     from tests.fixtures.queues import Door, OpenDoor
 
 STRICT: dict[str, Any] = {"fairness": 0, "linger": 0}
 DAY_S = 86_400
-
-
-class AtStatement(FaultyStore):
-    """Runs an action once, just before the n-th statement; notes the name and lane of each."""
-
-    def __init__(self, number: int, action: Callable[[], object]) -> None:
-        super().__init__()
-        self.sent: list[tuple[str, object]] = []
-        self._number = number
-        self._action = action
-
-    def around(
-        self, statement: Statement, params: tuple[Any, ...], proceed: Callable[[], Any]
-    ) -> Any:
-        self.sent.append((statement.name, *params[:1]))
-        if len(self.sent) == self._number + 1:
-            self._action()
-        return proceed()
 
 
 def registers(door: Door) -> list[int]:

@@ -476,26 +476,34 @@ async def cancel(lane: Lane, message_id: UUID) -> bool:
         return False
     lane_id, number = place
     its_lane = lane.sibling(lane_id)
-    bucket, offset = divmod(number, lane.bucket_size)
-    is_cancelled = await _cancel(its_lane, BucketNo(bucket), Runs.span(offset, offset))
-    # Read L after the CAS: a row below L is a ghost, and its message was settled long ago (G5). Of
-    # a finished due lane, every message was settled.
-    if (await its_lane.pointers.read()).repair > bucket:
-        await lane.first.read_pointers()  # raises if the queue is gone
-        return False
-    return is_cancelled
-
-
-async def _cancel(lane: Lane, bucket: BucketNo, one: Runs) -> bool:
-    row = await lane.buckets.read(bucket)
+    at, offset = divmod(number, lane.bucket_size)
+    bucket, one = BucketNo(at), Runs.span(offset, offset)
+    row = await its_lane.buckets.read(bucket)
     if row is None or row.value.status is Status.SEALING:
-        row = await _sealed(lane, bucket, one, row)
-    if row is None:
+        row = await _sealed(its_lane, bucket, one, row)
+    # Read L after the row: one below L is a ghost, and its message was settled long ago (G5). Of a
+    # finished due lane, every message was settled.
+    if await _is_settled(its_lane, bucket) or row is None:
         return False
-    answer = await lane.apply(bucket, Cancel(runs=one), known=row)
+    answer = await its_lane.apply(bucket, Cancel(runs=one), known=row)
     if answer.changed is not answer.before:
         metrics.MESSAGES_CANCELLED.inc(lane.queue)
-    return answer.result is True
+    if answer.result is not True:
+        return False
+    # A CAS from that row is real, whatever became of the bucket since: who sleeps here was first.
+    return answer.before == row.value or not await _is_settled(its_lane, bucket)
+
+
+async def _is_settled(lane: Lane, bucket: BucketNo) -> bool:
+    """Whether a bucket was dropped, with all that was in it.
+
+    Raises:
+        QueueDeleted: The queue is gone.
+    """
+    if (await lane.pointers.read()).repair <= bucket:
+        return False
+    await lane.first.read_pointers()
+    return True
 
 
 async def _sealed(
