@@ -26,6 +26,10 @@ EXPIRES_WITHIN_S: Final = 75.0
 """A message expires so long after its time at the latest: it ends with a whole minute, a due time
 with a whole second, and the clocks of the nodes are wrong by some seconds."""
 
+DUE_LATER_S: Final = 60.0
+"""And one minute more if it was delayed: its due time is rounded up, and it lives as long from there,
+but only its whole minute is known by then."""
+
 
 @dataclass(slots=True)
 class Handing:
@@ -154,6 +158,7 @@ def _put(book: Book, entry: Entry) -> None:
     named = set(begun["keys"])
     if begun.get("ttl") is not None:
         late = entry["at"] + begun["delay"] + begun["ttl"] + EXPIRES_WITHIN_S
+        late += DUE_LATER_S if begun["delay"] else 0.0
         for key in named:
             book.lives[key] = (book.lives[key][0], late)
     book.stored |= set(entry["stored"])
