@@ -27,8 +27,8 @@ EXPIRES_WITHIN_S: Final = 75.0
 with a whole second, and the clocks of the nodes are wrong by some seconds."""
 
 DUE_LATER_S: Final = 60.0
-"""And one minute more if it was delayed: its due time is rounded up, and it lives as long from there,
-but only its whole minute is known by then."""
+"""And one minute more if it was delayed: its due time is rounded up, and it lives as long from
+there, but only its whole minute is known by then."""
 
 
 @dataclass(slots=True)
