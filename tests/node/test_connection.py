@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import cassieq_spark as cassieq
 from cassieq_spark.entropy import generator
 from cassieq_spark.store import driver
 
 if TYPE_CHECKING:
-    import pytest
-
     from cassieq_spark.testing import EmbeddedCassandra
 
 LONG = generator(7).randbytes(700_000)
@@ -21,6 +21,7 @@ def _refuse(_: Any) -> bytes:
     raise AssertionError("the driver compresses")  # or it cannot even connect
 
 
+@pytest.mark.usefixtures("client")
 def test_the_driver_compresses_nothing_whatever_is_installed(
     cassandra: EmbeddedCassandra, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +34,7 @@ def test_the_driver_compresses_nothing_whatever_is_installed(
         assert [one.body for one in queue.get(1, wait=5)] == [LONG]
 
 
+@pytest.mark.usefixtures("client")
 def test_long_messages_are_cut_by_our_segments(
     cassandra: EmbeddedCassandra, keyspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,7 +334,7 @@ RED: dict[str, tuple[str, list[Line]]] = {
     "before its delay is over": ("unexpected", [*put(0, "m", delay=3), got(2.9, "m"), *ACKED]),
     "after its time to live": (
         "expired",
-        [*put(0, "m", delay=3, ttl=5), got(85, "m"), *ack(86, "m")],
+        [*put(0, "m", delay=3, ttl=5), got(145, "m"), *ack(146, "m")],
     ),
     "lost before its time to live is over": (
         "lost",
