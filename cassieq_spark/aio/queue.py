@@ -126,12 +126,12 @@ class AsyncQueue(OfOneProcess):
             StoreError: At the end: acks could not be stored, so their messages come again.
         """
         many = arguments.count("concurrency", concurrency)
-        given_s = (
+        given_us = (
             None if visibility_timeout is None else arguments.visibility_us(visibility_timeout)
         )
         settings = CrewSettings(
             prefetch=2 * many if prefetch is None else prefetch,
-            visibility_s=None if given_s is None else given_s / 1e6,
+            visibility_s=None if given_us is None else given_us / 1e6,
             grace_s=arguments.wait_s(grace, "grace"),
             idle_s=inf if idle_timeout is None else arguments.wait_s(idle_timeout, "idle_timeout"),
             min_priority=min_priority,

@@ -371,13 +371,12 @@ def _taken(terms: Wanted, left: deque[Returned]) -> dict[int, Runs]:
     """
     taken: dict[int, list[Runs]] = {}
     wanted = terms.at_most
+    most_runs = terms.at_most if terms.run is None else RUNS_PER_LEASE
     rooms: dict[int, int] = {}
     passed: list[Returned] = []
     while left and wanted > 0:
         part = left.popleft()
-        many = len(taken) < LEASES_PER_CLAIM or part.deliveries in taken
-        least = (terms.at_most if terms.run is None else RUNS_PER_LEASE) if many else 0
-        room = rooms.get(part.deliveries, least)
+        room = rooms.get(part.deliveries, most_runs if len(taken) < LEASES_PER_CLAIM else 0)
         below = part.runs if terms.below is None else part.runs.below(terms.below)
         now, _ = Runs(below.pairs[:room]).take(wanted)
         if now:

@@ -162,7 +162,11 @@ class Lane:
     @property
     def gate(self) -> Lane:
         """The fixed lane whose register says whether this one is paused (`queue.pause`)."""
-        return self if self.due is None else self.sibling(self.fixed.lane(self.priority, 0))
+        return self if self.due is None else self.gate_of(self.priority)
+
+    def gate_of(self, priority: int) -> Lane:
+        """Return the fixed lane whose register stands for a priority (`queue.pause`)."""
+        return self.sibling(self.fixed.lane(priority, 0))
 
     def place(self, bucket: BucketNo) -> Place:
         """Return the place, among all of the queue, of one of this lane's buckets."""

@@ -64,12 +64,11 @@ async def still_paused(lane: Lane, priorities: Collection[int]) -> set[int]:
     Raises:
         QueueDeleted: The queue is gone.
     """
-    gates = {one: lane.sibling(lane.fixed.lane(one, 0)) for one in priorities}
-    session = lane.store.session
+    session, asked = lane.store.session, list(priorities)
     with session.within(each_s=STILL_S):
-        found = await session.each(lambda one: gates[one].read_pointers(), list(gates))
+        found = await session.each(lambda one: lane.gate_of(one).read_pointers(), asked)
     for seen in found:
         if isinstance(seen, CassieqError) and not seen.retriable:
             raise seen
-    both = zip(gates, found, strict=True)
+    both = zip(asked, found, strict=True)
     return {one for one, seen in both if isinstance(seen, Pointers) and seen.is_paused}

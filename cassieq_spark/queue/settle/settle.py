@@ -500,7 +500,7 @@ async def _is_settled(lane: Lane, bucket: BucketNo) -> bool:
     Raises:
         QueueDeleted: The queue is gone.
     """
-    if (await lane.pointers.read()).repair <= bucket:
+    if not await lane.is_dropped(bucket):
         return False
     await lane.first.read_pointers()
     return True
